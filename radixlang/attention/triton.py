@@ -1,0 +1,129 @@
+"""The Triton attention backend: the default on GPUs.
+
+Chooses per step between the two paged kernels: few queries a row take the split-KV decode kernel, anything else
+the extend kernel. Runs on the CPU only under Triton's interpreter, for tests. Must not know requests.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from radixlang.kernels import tuning
+
+if TYPE_CHECKING:
+    from radixlang.attention import AttentionLayer
+    from radixlang.forward import ForwardBatch
+    from radixlang.models.spec import ModelSpec
+
+GPU_TYPES = ("cuda", "xpu")
+MAX_HEAD_DIM = 256
+ELEMENT_SIZES = (2, 4)
+
+
+@dataclass(frozen=True)
+class AttentionPlan:
+    """The step's kernel and its launch settings by the cache's bytes an element; one of the two is empty."""
+
+    decode: dict[int, tuning.DecodeTile]
+    extend: dict[int, tuning.ExtendTile]
+
+
+class TritonAttention:
+    """Paged attention by `kernels/decode_attention.py` and `kernels/extend_attention.py`."""
+
+    def __init__(self, spec: ModelSpec, page_size: int, device: str) -> None:
+        from radixlang.kernels.decode_attention import decode_attention
+        from radixlang.kernels.extend_attention import extend_attention
+
+        self._decode = decode_attention
+        self._extend = extend_attention
+        self._heads = spec.num_heads
+        self._kv_heads = spec.num_kv_heads
+        self._head_dim = spec.head_dim
+        self._chip = tuning.chip(device)
+        self._extend_tiles = {
+            size: tuning.extend_tile(self._chip, head_dim=spec.head_dim, element_size=size)
+            for size in ELEMENT_SIZES
+        }
+
+    @staticmethod
+    def supports(spec: ModelSpec, device: str) -> str | None:
+        """None, or why this backend cannot run `spec` on `device`."""
+        kind = torch.device(device).type
+        if importlib.util.find_spec("triton") is None:
+            return "Triton is not installed; `pip install triton`, or choose the attention backend torch_native."
+        if kind not in GPU_TYPES and not tuning.interpreted():
+            return f"Triton attention needs a GPU, and the device is {kind}; choose the backend torch_native."
+        if spec.encoder:
+            return "Triton attention is causal and over pages; an encoder needs neither."
+        if spec.head_dim > MAX_HEAD_DIM:
+            return (
+                f"Triton attention takes head dimensions up to {MAX_HEAD_DIM}, and the model's is {spec.head_dim}."
+            )
+        return None
+
+    def plan(self, batch: ForwardBatch) -> AttentionPlan:
+        """Choose the kernel and its settings from what the host knows; reads no device memory."""
+        queries = batch.max_query * (self._heads // self._kv_heads)
+        if queries > tuning.MAX_DECODE_ROWS:
+            return AttentionPlan(decode={}, extend=self._extend_tiles)
+        tiles = {
+            size: tuning.decode_tile(
+                self._chip,
+                batch=batch.size,
+                queries=queries,
+                max_length=batch.max_length,
+                kv_heads=self._kv_heads,
+                head_dim=self._head_dim,
+                element_size=size,
+            )
+            for size in ELEMENT_SIZES
+        }
+        return AttentionPlan(decode=tiles, extend={})
+
+    def forward(
+        self,
+        layer: AttentionLayer,
+        q: torch.Tensor,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        batch: ForwardBatch,
+        plan: AttentionPlan,
+    ) -> torch.Tensor:
+        """q [T, heads, head_dim] → [T, heads, head_dim]; rows of length 0 give zeros.
+
+        A layer may carry `sinks` [heads]: a score per head that takes weight and gives nothing.
+        """
+        tensors = (
+            q,
+            k_cache,
+            v_cache,
+            batch.page_table,
+            batch.rows,
+            batch.query_starts,
+            batch.lengths,
+        )
+        sinks: torch.Tensor | None = getattr(layer, "sinks", None)
+        size = k_cache.element_size()
+        if plan.decode:
+            return self._decode(
+                *tensors,
+                scale=layer.scale,
+                window=layer.window,
+                softcap=layer.softcap,
+                sinks=sinks,
+                max_query=batch.max_query,
+                tile=plan.decode[size],
+            )
+        return self._extend(
+            *tensors,
+            scale=layer.scale,
+            window=layer.window,
+            softcap=layer.softcap,
+            sinks=sinks,
+            tile=plan.extend[size],
+        )

@@ -1,0 +1,58 @@
+"""In which order the tree gives up its leaves: a function of a node, the smallest value goes first.
+
+Nodes with equal values go in the order in which they became evictable. Must not know pools or requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from radixlang.registry import Registry
+
+if TYPE_CHECKING:
+    from radixlang.cache.radix_tree import TreeNode
+
+EvictionOrder: TypeAlias = "Callable[[TreeNode], Any]"
+
+EVICTIONS: Registry[EvictionOrder] = Registry(
+    "eviction order",
+    "eviction",
+    {name: f"radixlang.cache.eviction:{name}" for name in ("lru", "lfu", "slru", "fifo", "mru", "filo")}
+    | {"priority": "radixlang.cache.eviction:priority"},
+)
+
+
+def lru(node: TreeNode) -> Any:
+    """Least recently used first."""
+    return node.last_use
+
+
+def lfu(node: TreeNode) -> Any:
+    """Least often matched first, the older use first among equals."""
+    return node.hits, node.last_use
+
+
+def slru(node: TreeNode) -> Any:
+    """Two segments: what was never matched again goes before what was; least recently used inside each."""
+    return node.hits > 0, node.last_use
+
+
+def fifo(node: TreeNode) -> Any:
+    """Oldest first."""
+    return node.created
+
+
+def mru(node: TreeNode) -> Any:
+    """Most recently used first."""
+    return -node.last_use
+
+
+def filo(node: TreeNode) -> Any:
+    """Youngest first."""
+    return -node.created
+
+
+def priority(node: TreeNode) -> Any:
+    """What served the lowest request priority first, least recently used inside each."""
+    return node.priority, node.last_use

@@ -1,0 +1,406 @@
+"""Configuration: frozen dataclasses grouped by owner; flags, docs table and config files come from them.
+
+One field is one flag (`chunked_prefill_size` → `--chunked-prefill-size`); names follow SGLang's where the
+meaning is the same. `Config.from_flat(**values)` takes the flat names, `resolve()` checks everything that can
+be known before weights load and fills in the automatic values that need no device. Must not import torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+import json
+import os
+import types
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from radixlang.errors import ConfigError
+
+
+def flag(
+    default: Any, help: str, *aliases: str, choices: tuple[str, ...] | None = None, metavar: str | None = None
+) -> Any:
+    """A dataclass field that is also a command-line flag. Aliases are further flag spellings."""
+    return field(
+        default=default, metadata={"help": help, "aliases": aliases, "choices": choices, "metavar": metavar}
+    )
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What is served."""
+
+    model_path: str = flag("", "Folder in Hugging Face layout, GGUF file, hub id, or 'default'.", "--model")
+    tokenizer_path: str | None = flag(None, "Tokenizer folder or file; the model's own by default.")
+    skip_tokenizer_init: bool = flag(False, "Serve token ids only: no text in, no text out.")
+    load_format: str = flag(
+        "auto",
+        "How weights are stored; dummy means random ones.",
+        choices=("auto", "safetensors", "gguf", "dummy"),
+    )
+    dtype: str = flag(
+        "auto",
+        "Arithmetic of the weights; auto takes the fastest exact form on CPUs and the checkpoint's on GPUs.",
+        choices=("auto", "float32", "float", "bfloat16", "float16", "half"),
+    )
+    context_length: int | None = flag(None, "Longest prompt plus answer in tokens; the model's own by default.")
+    served_model_name: str | None = flag(None, "Name the API answers to; the model path by default.")
+    revision: str | None = flag(None, "Branch, tag or commit of a hub model.")
+    download_dir: str | None = flag(None, "Folder that downloaded models are kept in.")
+    trust_remote_code: bool = flag(False, "Allow code that comes with a model to run.")
+    is_embedding: bool = flag(False, "Serve embeddings of a decoder model instead of text.")
+    json_model_override_args: str = flag("{}", "JSON object that overrides keys of the model's config.")
+    chat_template: str | None = flag(None, "Built-in template name, or a .jinja or .json file.")
+    weight_version: str = flag("default", "Label reported with every answer.")
+
+
+@dataclass(frozen=True)
+class DeviceConfig:
+    """Where and how it runs."""
+
+    device: str = flag("auto", "auto, cpu, cuda, …")
+    attention_backend: str = flag("auto", "Attention implementation; auto takes the first that fits the model.")
+    page_size: int = flag(16, "Tokens per KV page, 1 to 128; prefix hits are rounded down to it.")
+    kv_cache_dtype: str = flag(
+        "auto",
+        "Storage of K and V; auto is the computing dtype.",
+        choices=("auto", "float32", "bfloat16", "float16"),
+    )
+    mem_fraction_static: float | None = flag(None, "Share of device memory for weights and KV together.")
+    max_total_tokens: int | None = flag(
+        None, "Upper limit on tokens in the KV pool; sized from memory by default."
+    )
+    disable_overlap_schedule: bool = flag(False, "Wait for each step before planning the next.")
+    random_seed: int | None = flag(None, "Seed for requests that bring none.")
+    num_threads: int | None = flag(None, "CPU threads of the model; all cores by default.", "--threads")
+    tp_size: int = flag(1, "Tensor-parallel ranks.", "--tp", "--tensor-parallel-size")
+    dp_size: int = flag(1, "Data-parallel replicas.", "--dp", "--data-parallel-size")
+    pp_size: int = flag(1, "Pipeline stages.", "--pp", "--pipeline-parallel-size")
+
+
+@dataclass(frozen=True)
+class CacheConfig:
+    """The radix cache."""
+
+    disable_radix_cache: bool = flag(False, "Keep no KV across requests.")
+    enable_prefix_caching: bool = flag(True, "Accepted for other servers' scripts; the cache is on anyway.")
+    radix_eviction_policy: str = flag("lru", "Order in which cached nodes are given up.")
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """Queue, budget and limits."""
+
+    schedule_policy: str = flag("fcfs", "Order of the waiting queue: fcfs, lpm or priority.")
+    chunked_prefill_size: int | None = flag(None, "Prompt tokens per step; -1 puts no bound on a chunk.")
+    max_prefill_tokens: int = flag(16384, "Most prompt tokens in one step, over all requests.")
+    max_running_requests: int | None = flag(None, "Most requests that run at once.")
+    max_queued_requests: int | None = flag(None, "Most requests that wait; more are refused with 503.")
+    queue_timeout: float | None = flag(None, "Seconds a request may wait before it is refused with 503.")
+    schedule_conservativeness: float = flag(1.0, "Above 1 admits fewer requests and retracts less.")
+    enable_priority_scheduling: bool = flag(False, "Same as --schedule-policy priority.")
+    enable_mixed_chunk: bool = flag(True, "Accepted for SGLang scripts; chunks always mix with decoding.")
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """HTTP."""
+
+    host: str = flag("127.0.0.1", "Address to listen on.")
+    port: int = flag(30000, "Port to listen on.")
+    api_key: str | None = flag(None, "Key that clients must send as a bearer token.")
+    admin_api_key: str | None = flag(None, "Key for control endpoints; the API key opens them if not given.")
+    cors_origins: str = flag("*", "Comma-separated origins that browsers may call from.")
+    fastapi_root_path: str = flag("", "Path prefix of a reverse proxy.", "--root-path")
+    enable_metrics: bool = flag(True, "Accepted for SGLang scripts; /metrics is always served.")
+    enable_cache_report: bool = flag(True, "Accepted for SGLang scripts; cached tokens are always reported.")
+    allow_auto_truncate: bool = flag(False, "Cut over-long prompts and answers instead of refusing them.")
+    sampling_defaults: str = flag(
+        "model",
+        "Where missing sampling parameters come from: the model's generation config, or OpenAI's defaults.",
+        choices=("model", "openai"),
+    )
+    stream_interval: int = flag(1, "Tokens between two chunks of a stream.")
+    incremental_streaming_output: bool = flag(False, "Native streams carry deltas instead of the whole text.")
+    default_chat_template_kwargs: str = flag("{}", "JSON object passed to the chat template.")
+    skip_server_warmup: bool = flag(False, "Open the port without a first trial request.")
+    health_timeout: float = flag(20.0, "Seconds /health_generate waits for a token.")
+    drain_timeout: float = flag(60.0, "Seconds running requests may take to end after SIGTERM.")
+
+
+@dataclass(frozen=True)
+class LogConfig:
+    """What is written."""
+
+    log_level: str = flag(
+        "info", "Least level that is logged.", choices=("debug", "info", "warning", "error", "critical")
+    )
+    log_requests: bool = flag(False, "Log each request's prompt and answer (shortened).")
+    disable_access_log: bool = flag(False, "Do not log a line per HTTP request.")
+    decode_log_interval: int = flag(400, "Steps between two progress lines of the engine; 0 writes none.")
+
+
+@dataclass(frozen=True)
+class Config:
+    """The whole configuration; frozen. Groups are passed to their owners only."""
+
+    model: ModelConfig = ModelConfig()
+    device: DeviceConfig = DeviceConfig()
+    cache: CacheConfig = CacheConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
+    server: ServerConfig = ServerConfig()
+    log: LogConfig = LogConfig()
+
+    @classmethod
+    def from_flat(cls, **values: Any) -> Config:
+        """Build from flat names (`Config.from_flat(model_path="…", page_size=16)`).
+
+        Raises:
+            ConfigError: an unknown name (with the nearest known one) or a value of the wrong type.
+        """
+        left = {ALIASES.get(key, key): value for key, value in values.items()}
+        groups = {}
+        for group in dataclasses.fields(cls):
+            group_type = _GROUPS[group.name]
+            mine = {f.name: left.pop(f.name) for f in dataclasses.fields(group_type) if f.name in left}
+            for name, value in mine.items():
+                mine[name] = _checked(name, value, _field_types(group_type)[name])
+            groups[group.name] = group_type(**mine)
+        if left:
+            name = next(iter(left))
+            near = difflib.get_close_matches(name, flat_names(), 1)
+            hint = f"; did you mean {near[0]!r}?" if near else "."
+            raise ConfigError(f"Unknown option {name!r}{hint}")
+        return cls(**groups)
+
+    def flat(self) -> dict[str, Any]:
+        """All values under their flat names, keys withheld (they show as "***")."""
+        out: dict[str, Any] = {}
+        for group in dataclasses.fields(self):
+            out |= dataclasses.asdict(getattr(self, group.name))
+        for name in ("api_key", "admin_api_key"):
+            if out[name]:
+                out[name] = "***"
+        return out
+
+    def replace(self, **values: Any) -> Config:
+        """A copy with some flat names changed."""
+        groups = {}
+        for group in dataclasses.fields(self):
+            current = getattr(self, group.name)
+            mine = {f.name: values.pop(f.name) for f in dataclasses.fields(current) if f.name in values}
+            groups[group.name] = dataclasses.replace(current, **mine)
+        if values:
+            raise ConfigError(f"Unknown option {next(iter(values))!r}.")
+        return Config(**groups)
+
+    @property
+    def model_name(self) -> str:
+        """What clients call the model."""
+        return self.model.served_model_name or self.model.model_path
+
+    def resolve(self) -> Config:
+        """Check all values and fill in those that need no device.
+
+        Raises:
+            ConfigError: names the flag, its value and the fix.
+        """
+        m, d, s, v = self.model, self.device, self.schedule, self.server
+
+        def need(ok: bool, name: str, value: Any, rule: str) -> None:
+            if not ok:
+                raise ConfigError(f"--{name.replace('_', '-')} must be {rule}, got {value}.")
+
+        if not m.model_path:
+            raise ConfigError("--model-path is required: a folder, a .gguf file, a hub id, or 'default'.")
+        for name in ("tp_size", "dp_size", "pp_size"):
+            need(getattr(d, name) == 1, name, getattr(d, name), "1 in this version (one device per engine)")
+        need(1 <= d.page_size <= 128, "page_size", d.page_size, "between 1 and 128")
+        need(
+            d.mem_fraction_static is None or 0 < d.mem_fraction_static < 1,
+            "mem_fraction_static",
+            d.mem_fraction_static,
+            "between 0 and 1",
+        )
+        for name, value in (
+            ("context_length", m.context_length),
+            ("max_total_tokens", d.max_total_tokens),
+            ("num_threads", d.num_threads),
+            ("max_running_requests", s.max_running_requests),
+            ("max_prefill_tokens", s.max_prefill_tokens),
+            ("stream_interval", v.stream_interval),
+        ):
+            need(value is None or value >= 1, name, value, "at least 1")
+        need(
+            s.max_queued_requests is None or s.max_queued_requests >= 0,
+            "max_queued_requests",
+            s.max_queued_requests,
+            "at least 0",
+        )
+        need(s.queue_timeout is None or s.queue_timeout > 0, "queue_timeout", s.queue_timeout, "above 0")
+        chunk = s.chunked_prefill_size
+        need(chunk is None or chunk == -1 or chunk >= 1, "chunked_prefill_size", chunk, "-1 or at least 1")
+        need(s.schedule_conservativeness > 0, "schedule_conservativeness", s.schedule_conservativeness, "above 0")
+        need(0 <= v.port <= 65535, "port", v.port, "between 0 and 65535 (0 takes a free one)")
+        for name, value in (
+            ("json_model_override_args", m.json_model_override_args),
+            ("default_chat_template_kwargs", v.default_chat_template_kwargs),
+        ):
+            try:
+                ok = isinstance(json.loads(value), dict)
+            except ValueError:
+                ok = False
+            need(ok, name, repr(value), "a JSON object")
+        policy = "priority" if s.enable_priority_scheduling and s.schedule_policy == "fcfs" else s.schedule_policy
+        dtype = {"float": "float32", "half": "float16"}.get(m.dtype, m.dtype)
+        # Import here: the registries live in the host column, above this module.
+        from radixlang.registry import check_name
+
+        check_name("schedule policy", "radixlang.scheduler.policy:POLICIES", policy, "--schedule-policy")
+        check_name(
+            "eviction policy",
+            "radixlang.cache.eviction:EVICTIONS",
+            self.cache.radix_eviction_policy,
+            "--radix-eviction-policy",
+        )
+        if d.attention_backend != "auto":
+            check_name(
+                "attention backend", "radixlang.attention:BACKENDS", d.attention_backend, "--attention-backend"
+            )
+        return self.replace(schedule_policy=policy, dtype=dtype)
+
+
+_GROUPS: dict[str, type] = {
+    "model": ModelConfig,
+    "device": DeviceConfig,
+    "cache": CacheConfig,
+    "schedule": ScheduleConfig,
+    "server": ServerConfig,
+    "log": LogConfig,
+}
+
+#: flat names of articles and other servers that mean one of ours
+ALIASES = {
+    "model": "model_path",
+    "tp": "tp_size",
+    "dp": "dp_size",
+    "pp": "pp_size",
+    "tensor_parallel_size": "tp_size",
+    "data_parallel_size": "dp_size",
+    "pipeline_parallel_size": "pp_size",
+    "gpu_memory_utilization": "mem_fraction_static",
+    "max_model_len": "context_length",
+    "max_num_seqs": "max_running_requests",
+    "tokenizer": "tokenizer_path",
+    "seed": "random_seed",
+}
+
+
+def _field_types(group: type) -> dict[str, Any]:
+    return typing.get_type_hints(group)
+
+
+def _scalar(kind: Any) -> tuple[type, bool]:
+    """(bool|int|float|str, may be None) of a field's annotation."""
+    if isinstance(kind, types.UnionType):
+        inner = next(arg for arg in typing.get_args(kind) if arg is not type(None))
+        return inner, True
+    return kind, False
+
+
+def _checked(name: str, value: Any, kind: Any) -> Any:
+    scalar, optional = _scalar(kind)
+    if value is None and optional:
+        return None
+    if isinstance(value, os.PathLike) and scalar is str:
+        return os.fspath(value)
+    if isinstance(value, dict) and scalar is str:
+        return json.dumps(value)
+    if scalar is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, scalar) or (scalar is not bool and isinstance(value, bool)):
+        raise ConfigError(f"Option {name} must be of type {scalar.__name__}, got {value!r}.")
+    return value
+
+
+def flat_names() -> list[str]:
+    """Every option name, in order."""
+    return [f.name for group in _GROUPS.values() for f in dataclasses.fields(group)]
+
+
+def options() -> list[tuple[str, dataclasses.Field[Any], Any]]:
+    """(group name, field, annotation) of every option: what the flags and the docs table are made from."""
+    return [
+        (name, f, _field_types(group)[f.name])
+        for name, group in _GROUPS.items()
+        for f in dataclasses.fields(group)
+    ]
+
+
+def add_arguments(parser: argparse.ArgumentParser, skip: tuple[str, ...] = ()) -> None:
+    """Add one flag per option, in titled groups. Absent flags leave no attribute behind."""
+    groups: dict[str, Any] = {}
+    for group_name, f, kind in options():
+        if f.name in skip:
+            continue
+        title = groups.get(group_name)
+        if title is None:
+            title = groups[group_name] = parser.add_argument_group(_GROUPS[group_name].__doc__ or group_name)
+        scalar, _ = _scalar(kind)
+        names = ["--" + f.name.replace("_", "-"), *f.metadata["aliases"]]
+        names += ["--" + a.replace("_", "-") for a, target in ALIASES.items() if target == f.name]
+        names = list(dict.fromkeys(names))
+        common: dict[str, Any] = {"dest": f.name, "default": argparse.SUPPRESS}
+        if scalar is bool:
+            common |= {"action": argparse.BooleanOptionalAction} if f.default else {"action": "store_true"}
+            title.add_argument(*names, help=f.metadata["help"], **common)
+        else:
+            default = "" if f.default in (None, "") else f" Default: {f.default}."
+            title.add_argument(
+                *names,
+                type=scalar,
+                choices=f.metadata["choices"],
+                metavar=f.metadata["metavar"] or (None if f.metadata["choices"] else scalar.__name__.upper()),
+                help=(f.metadata["help"] + default).replace("%", "%%"),
+                **common,
+            )
+    parser.add_argument("--config", default=argparse.SUPPRESS, help="YAML or JSON file of options; flags win.")
+
+
+def from_namespace(namespace: argparse.Namespace) -> Config:
+    """Options from parsed flags, on top of those of `--config FILE`."""
+    values = dict(vars(namespace))
+    path = values.pop("config", None)
+    known = set(flat_names())
+    values = {key: value for key, value in values.items() if key in known}
+    base = read_file(path) if path else {}
+    return Config.from_flat(**{**base, **values})
+
+
+def read_file(path: str) -> dict[str, Any]:
+    """Options of a YAML or JSON file: a mapping of flag names (dashes or underscores) to values."""
+    try:
+        text = Path(path).read_text()
+    except OSError as error:
+        raise ConfigError(f"--config {path} cannot be read: {error.strerror}.") from None
+    data: Any
+    try:
+        data = json.loads(text)
+    except ValueError:
+        try:
+            import yaml
+        except ImportError:
+            raise ConfigError(
+                f"--config {path} is not JSON, and YAML needs PyYAML: pip install 'radixlang[yaml]'."
+            ) from None
+        try:
+            data = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"--config {path} is not valid YAML: {error}.") from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"--config {path} must hold a mapping of option names to values.")
+    return {ALIASES.get(k := str(key).lstrip("-").replace("-", "_"), k): value for key, value in data.items()}

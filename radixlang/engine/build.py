@@ -1,0 +1,76 @@
+"""Put an engine together: executor from the device column, scheduler from the host column."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any
+
+from radixlang.channel import Receiver, Sender
+from radixlang.config import Config
+from radixlang.engine.loop import EngineLoop
+from radixlang.executor import EngineShape
+from radixlang.scheduler.limits import SchedulerLimits
+from radixlang.scheduler.scheduler import Scheduler
+
+
+def engine_info(shape: EngineShape, started: float) -> dict[str, Any]:
+    """What the other processes and `/server_info` may know of the engine; plain values only."""
+    info = dataclasses.asdict(shape)
+    info["eos_ids"] = list(shape.eos_ids)
+    info["startup_time"] = round(time.time() - started, 3)
+    return info
+
+
+def default_chunk(shape: EngineShape) -> int:
+    """Prompt tokens per step when no flag says: enough to keep the device busy, few enough that the requests
+    decoding beside them do not stall for long."""
+    return 512 if shape.device.startswith("cpu") else 8192
+
+
+def scheduler_limits(config: Config, shape: EngineShape) -> SchedulerLimits:
+    """What the scheduler must keep to: the flags, and what the device turned out to hold."""
+    schedule, chunk = config.schedule, config.schedule.chunked_prefill_size
+    seed = config.device.random_seed
+    return SchedulerLimits(
+        num_pages=shape.num_pages,
+        page_size=shape.page_size,
+        context_length=shape.context_length,
+        max_running_requests=shape.max_rows - 1,
+        chunked_prefill_size=chunk if chunk is not None else default_chunk(shape),
+        max_prefill_tokens=schedule.max_prefill_tokens,
+        max_queued_requests=schedule.max_queued_requests,
+        eos_ids=shape.eos_ids,
+        vocab_size=shape.vocab_size,
+        policy=schedule.schedule_policy,
+        eviction=config.cache.radix_eviction_policy,
+        radix_cache=not config.cache.disable_radix_cache,
+        conservativeness=schedule.schedule_conservativeness,
+        random_seed=seed if seed is not None else secrets.randbits(63),
+        encoder=shape.encoder,
+    )
+
+
+def build_engine(
+    config: Config, receiver: Receiver, sender: Sender, progress: Callable[[str, int, int], None]
+) -> EngineLoop:
+    """Load the model and return the loop, ready to run.
+
+    Raises:
+        ConfigError, ModelError: before anything is served.
+    """
+    started = time.time()
+    from radixlang.executor.build import build_executor
+
+    executor, shape = build_executor(config, progress)
+    return EngineLoop(
+        executor,
+        Scheduler(scheduler_limits(config, shape)),
+        receiver,
+        sender,
+        engine_info(shape, started),
+        overlap=not config.device.disable_overlap_schedule,
+        log_interval=config.log.decode_log_interval,
+    )

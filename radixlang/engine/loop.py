@@ -1,0 +1,218 @@
+"""The engine's loop: messages → schedule → launch → process the previous result.
+
+That order is the overlap: step n + 1 is planned and launched before step n's result is asked for, so the
+device never waits for the host. Must not know text, HTTP or tensors.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from radixlang.channel import Receiver, Sender
+from radixlang.errors import RadixLangError
+from radixlang.executor import Executor
+from radixlang.log import get_logger
+from radixlang.messages import Abort, Control, Drain, Failed, Generate, Opened, Reply, Stopped, pack_ids
+from radixlang.plan import StepPlan
+from radixlang.scheduler.scheduler import Scheduler
+
+log = get_logger(__name__)
+
+STATS_INTERVAL = 0.5
+"""seconds between two snapshots for the metrics page while steps run"""
+IDLE_WAIT = 1.0
+"""seconds an idle engine sleeps at most before it looks around"""
+PROMPT_TAIL = 16
+"""prompt tokens the detokenizer gets: enough to begin in the middle of a word or a character"""
+
+
+class EngineLoop:
+    """Runs one scheduler over one executor until drained.
+
+    `info` is what `server_info` answers with, beside the scheduler's figures.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        scheduler: Scheduler,
+        receiver: Receiver,
+        sender: Sender,
+        info: dict[str, Any],
+        overlap: bool = True,
+        log_interval: int = 0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.executor = executor
+        self.scheduler = scheduler
+        self.receiver = receiver
+        self.sender = sender
+        self.info = info
+        self.overlap = overlap
+        self.log_interval = log_interval
+        self.clock = clock
+        self.draining = False
+        self._running: tuple[StepPlan, Any] | None = None
+        self._steps = 0
+        self._stats_sent = 0.0
+        self._idle_told = False
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            Generate: self._on_generate,
+            Abort: self._on_abort,
+            Control: self._on_control,
+            Drain: self._on_drain,
+        }
+        self._controls: dict[str, Callable[..., Any]] = {
+            "flush_cache": self._flush_cache,
+            "server_info": self._server_info,
+            "cache_stats": self._server_info,
+        }
+
+    # ---- the loop ----
+
+    def run(self) -> None:
+        """Serve until a `Drain` has been obeyed."""
+        while not (self.draining and self._quiet):
+            self.turn()
+        self._send_stats(idle=True)
+        self.sender.send(Stopped())
+
+    @property
+    def _quiet(self) -> bool:
+        return self._running is None and self.scheduler.idle
+
+    def turn(self) -> None:
+        """One round. Blocks only for messages when there is nothing to do, or for the device."""
+        for message in self.receiver.receive(IDLE_WAIT if self._quiet else 0):
+            self._handlers[type(message)](message)
+        launched = self._launch()
+        if not self.overlap and launched is not None:
+            self._process(launched)
+            launched = None
+        previous, self._running = self._running, launched
+        if previous is not None:
+            self._process(previous)
+        elif launched is None and not self._quiet:
+            # Requests wait for something outside (memory held by nobody, a time-out): do not spin.
+            time.sleep(0.001)
+        self._report()
+
+    def _launch(self) -> tuple[StepPlan, Any] | None:
+        plan = self.scheduler.schedule(self.clock())
+        for message in self.scheduler.take_messages():
+            self.sender.send(message)
+        if plan is None:
+            return None
+        self._steps += 1
+        try:
+            return plan, self.executor.launch(plan)
+        except Exception as error:
+            self._abandon([plan], error)
+            return None
+
+    def _process(self, step: tuple[StepPlan, Any]) -> None:
+        plan, ticket = step
+        try:
+            result = self.executor.result(ticket)
+        except Exception as error:
+            plans = [plan]
+            if self._running is not None:
+                # The step behind it took its tokens from the failed one: wait for it and drop it too.
+                later, later_ticket = self._running
+                self._running = None
+                plans.append(later)
+                try:
+                    self.executor.result(later_ticket)
+                except Exception as second:
+                    log.debug("the following step failed as well: %s", second)
+            self._abandon(plans, error)
+            return
+        for message in self.scheduler.process(plan, result):
+            self.sender.send(message)
+
+    def _abandon(self, plans: list[StepPlan], error: Exception) -> None:
+        """A step died. The scheduler lets its requests try again one by one; one that fails alone is at fault."""
+        log.error("step %d failed: %s: %s", plans[0].step, type(error).__name__, error, exc_info=error)
+        if self._running is not None and self._running[0] not in plans:
+            step, self._running = self._running, None
+            self._process(step)
+        sentence = str(error) if isinstance(error, RadixLangError) else f"{type(error).__name__}: {error}"
+        for message in self.scheduler.abandon(plans, f"The engine failed on this request: {sentence}"):
+            self.sender.send(message)
+
+    # ---- messages ----
+
+    def _on_generate(self, message: Generate) -> None:
+        if self.draining:
+            self.sender.send(Failed(message.rid, 503, "The server is shutting down."))
+            return
+        try:
+            failed = self.scheduler.add(message, self.clock())
+        except Exception as error:
+            log.error("request %s could not be taken", message.rid, exc_info=error)
+            failed = Failed(message.rid, 500, f"The engine could not take the request: {error}")
+        if failed is not None:
+            self.sender.send(failed)
+        elif not message.embed:
+            tail = message.input_ids[-4 * PROMPT_TAIL :] if message.input_ids else pack_ids([])
+            self.sender.send(Opened(message.rid, tail, message.sampling))
+
+    def _on_abort(self, message: Abort) -> None:
+        # Sent even when nobody waits for it: the detokenizer closes the request's text by it.
+        failed = self.scheduler.abort(message.rid, message.message)
+        if failed is not None:
+            self.sender.send(failed)
+
+    def _on_control(self, message: Control) -> None:
+        method = self._controls.get(message.method)
+        if method is None:
+            self.sender.send(Reply(message.id, False, f"Unknown control method {message.method!r}."))
+            return
+        try:
+            self.sender.send(Reply(message.id, True, method(**message.arguments)))
+        except Exception as error:
+            log.error("control %s failed", message.method, exc_info=error)
+            self.sender.send(Reply(message.id, False, f"{message.method} failed: {error}"))
+
+    def _on_drain(self, message: Drain) -> None:
+        self.draining = True
+
+    # ---- control table ----
+
+    def _flush_cache(self) -> bool:
+        return self._running is None and self.scheduler.flush()
+
+    def _server_info(self) -> dict[str, Any]:
+        stats = self.scheduler.stats(self.clock())
+        return {**self.info, **stats.gauges, **stats.counters}
+
+    # ---- telling others ----
+
+    def _report(self) -> None:
+        now = self.clock()
+        if self._quiet:
+            if not self._idle_told:
+                self._idle_told = True
+                self._send_stats(idle=True)
+            return
+        self._idle_told = False
+        if now - self._stats_sent >= STATS_INTERVAL:
+            self._send_stats(idle=False)
+        if self.log_interval and self._steps % self.log_interval == 0 and self._steps:
+            g = self.scheduler.stats(now).gauges
+            log.info(
+                "step %d: %d running, %d waiting, %.0f%% of the KV pool in use, %.1f tokens/s",
+                self._steps,
+                g["num_running_reqs"],
+                g["num_queue_reqs"],
+                100 * g["token_usage"],
+                g["gen_throughput"],
+            )
+
+    def _send_stats(self, idle: bool) -> None:
+        self._stats_sent = self.clock()
+        self.sender.send(msgspec.structs.replace(self.scheduler.stats(self._stats_sent), idle=idle))

@@ -1,0 +1,148 @@
+"""Puts the device column together: spec, platform, attention, weights, memory, one trial step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from radixlang.attention import BACKENDS, AttentionBackend
+from radixlang.config import Config
+from radixlang.errors import ConfigError
+from radixlang.executor import EngineShape
+from radixlang.executor.launch import DeviceExecutor
+from radixlang.log import get_logger
+from radixlang.memory.kv_pool import KvPool
+from radixlang.memory.request_table import RequestTable
+from radixlang.memory.sizing import Memory, kv_pages
+from radixlang.models import load_model, load_spec
+from radixlang.models.spec import ModelSpec
+from radixlang.plan import RowSetup, StepPlan
+from radixlang.platforms import find_platform
+from radixlang.sampling_params import RowSampling
+
+log = get_logger(__name__)
+
+MAX_RUNNING_CPU = 64
+MAX_RUNNING_ACCELERATOR = 256
+
+
+def build_executor(
+    config: Config, progress: Callable[[str, int, int], None]
+) -> tuple[DeviceExecutor, EngineShape]:
+    """Load the model of a resolved config and size everything. `progress(task, done, total)`.
+
+    Raises:
+        ConfigError, ModelError: the flags or the checkpoint cannot work.
+    """
+    started = time.monotonic()
+    spec = load_spec(config.model)
+    platform = find_platform(config.device.device, config.device.num_threads)
+    kind = platform.device.type
+    dtype = _dtype(config.model.dtype) or platform.default_dtype(spec.checkpoint_dtype)
+    kv_dtype = _dtype(config.device.kv_cache_dtype) or dtype
+    name, backend = choose_attention(config.device.attention_backend, spec, kind)
+    model = load_model(
+        spec, config.model, str(platform.device), dtype, lambda done, total: progress("loading weights", done, total)
+    )
+    page_size = config.device.page_size
+    running = config.schedule.max_running_requests or (MAX_RUNNING_CPU if kind == "cpu" else MAX_RUNNING_ACCELERATOR)
+    pages = kv_pages(
+        spec,
+        Memory(kind == "cpu", platform.total_memory(), platform.free_memory(), model.weight_bytes),
+        page_size=page_size,
+        element_bytes=kv_dtype.itemsize,
+        max_running=running,
+        context_length=spec.context_length,
+        fraction=config.device.mem_fraction_static,
+        max_total_tokens=config.device.max_total_tokens,
+    )
+    context = min(spec.context_length, (pages - 1) * page_size)
+    if context < spec.context_length:
+        log.warning(
+            "the KV pool holds %d tokens, so prompt and answer together may have %d instead of the model's %d",
+            (pages - 1) * page_size,
+            context,
+            spec.context_length,
+        )
+    pool = KvPool(spec, pages, page_size, kv_dtype, platform.device)
+    table = RequestTable(running + 1, -(-context // page_size), platform.device)
+    executor = DeviceExecutor(model, platform, pool, table, backend(spec, page_size, platform.device))
+    progress("trial step", 0, 1)
+    try_out(executor)
+    progress("trial step", 1, 1)
+    shape = EngineShape(
+        num_pages=pages,
+        page_size=page_size,
+        max_rows=running + 1,
+        context_length=context,
+        vocab_size=spec.vocab_size,
+        eos_ids=spec.eos_ids,
+        encoder=spec.encoder,
+        weight_bytes=model.weight_bytes,
+        kv_bytes=pool.nbytes,
+        device=platform.describe(),
+        dtype=str(dtype).removeprefix("torch."),
+        attention_backend=name,
+        load_seconds=round(time.monotonic() - started, 3),
+    )
+    return executor, shape
+
+
+def _dtype(name: str) -> torch.dtype | None:
+    """The dtype of a resolved flag, None for "auto"."""
+    return None if name == "auto" else getattr(torch, name)
+
+
+def choose_attention(wish: str, spec: ModelSpec, device: str) -> tuple[str, type[AttentionBackend]]:
+    """The backend of `--attention-backend`; "auto" takes the first that supports the model on the device.
+
+    Raises:
+        ConfigError: gives the reason of every backend that was asked.
+    """
+    reasons = []
+    for name in BACKENDS.names() if wish == "auto" else [wish]:
+        try:
+            backend = BACKENDS.get(name)
+        except ConfigError as error:
+            if wish != "auto":
+                raise
+            reasons.append(f"{name}: {error}")
+            continue
+        reason = backend.supports(spec, device)
+        if reason is None:
+            return name, backend
+        reasons.append(f"{name}: {reason}")
+    raise ConfigError(
+        f"--attention-backend {wish} cannot run {spec.architecture} on {device}: {' '.join(reasons)}"
+    )
+
+
+def try_out(executor: DeviceExecutor) -> None:
+    """A prompt step and, on a decoder, a decode step on row 1 and page 1, which nobody owns yet.
+
+    Compiles what is compiled on first use, and lets a fault show before anything is served.
+    """
+    decoder = not executor.spec.encoder
+    tokens = min(2, executor.table.host_pages.shape[1] * executor.pool.page_size - 1)
+    grants = [(0, tokens, [0] * tokens), (tokens, 1, [-1])]
+    for step, (start, count, token_ids) in enumerate(grants[: 1 + decoder]):
+        last = start + count - 1
+        page = last // executor.pool.page_size
+        first = start // executor.pool.page_size
+        pages = [(1, i, i + 1) for i in range(first, page + 1)]
+        empty = np.zeros(0, np.int32)
+        plan = StepPlan(
+            step=step,
+            rows=np.array([1], np.int32),
+            starts=np.array([start], np.int32),
+            counts=np.array([count], np.int32),
+            token_ids=np.array(token_ids, np.int32),
+            samples=np.array([decoder]),
+            pools=np.array([not decoder]),
+            new_pages=np.array(pages, np.int32),
+            setups=(RowSetup(1, RowSampling(), empty, empty),) if step == 0 else (),
+        )
+        executor.result(executor.launch(plan))

@@ -1,0 +1,88 @@
+"""A plan becomes a `ForwardBatch`: index arithmetic in numpy, one copy to the device.
+
+    tokens of a row b:  positions  starts[b] … starts[b] + counts[b] - 1
+    slot of a position: pages[row, position // page_size] * page_size + position % page_size
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from radixlang.errors import EngineError
+from radixlang.forward import ForwardBatch
+from radixlang.memory.request_table import RequestTable
+from radixlang.plan import FROM_TABLE, Ints, StepPlan
+from radixlang.platforms import Platform
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The batch, and what the steps after the forward pass need of the plan. `ends[b]` is the index in T of row b's last token."""
+
+    batch: ForwardBatch
+    query_starts: Ints
+    ends: Ints
+    sample_rows: Ints
+    """[S] table rows that sample"""
+    sample_ends: torch.Tensor
+    """[S] int64 indexes into T, on the device"""
+
+
+def build_inputs(plan: StepPlan, table: RequestTable, page_size: int, platform: Platform) -> Inputs:
+    """Write the plan's new pages into the table and lay out its tokens.
+
+    Raises:
+        EngineError: the plan names a row, page index or position that the table does not have.
+    """
+    rows, starts, counts = plan.rows, plan.starts, plan.counts
+    query_starts = np.zeros(plan.size + 1, np.int32)
+    np.cumsum(counts, out=query_starts[1:])
+    if plan.size == 0 or counts.min() < 1 or query_starts[-1] != plan.tokens:
+        raise EngineError(f"Plan of step {plan.step} grants {counts.tolist()} tokens but brings {plan.tokens}.")
+    lengths = (starts + counts).astype(np.int32)
+    of = np.repeat(np.arange(plan.size), counts)
+    positions = (np.arange(plan.tokens) - query_starts[of] + starts[of]).astype(np.int32)
+    capacity = table.host_pages.shape[1] * page_size
+    if lengths.max() > capacity or rows.min() < 1 or rows.max() >= table.rows:
+        raise EngineError(
+            f"Plan of step {plan.step} needs rows up to {rows.max()} and {lengths.max()} tokens a row; "
+            f"the request table has rows 1 to {table.rows - 1} of {capacity} tokens."
+        )
+    ends = query_starts[1:] - 1
+    waiting = np.flatnonzero(plan.token_ids == FROM_TABLE)
+    sampling = np.flatnonzero(plan.samples)
+
+    # The write slots need the new pages; on a CPU this also is the device's table.
+    new_pages = plan.new_pages.reshape(-1, 3).astype(np.int32)
+    table.host_pages[new_pages[:, 0], new_pages[:, 1]] = new_pages[:, 2]
+    slots = table.host_pages[rows[of], positions // page_size] * page_size + positions % page_size
+
+    parts = [
+        rows, query_starts, lengths, new_pages.ravel(),
+        np.concatenate([plan.token_ids, positions, slots, waiting, rows[of[waiting]], ends[sampling]]),
+    ]  # fmt: skip
+    packed = platform.upload(np.concatenate(parts, dtype=np.int32, casting="same_kind"))
+    *narrow, wide = packed.split([len(part) for part in parts])
+    device_rows, device_starts, device_lengths, pages = narrow
+    token_ids, position_ids, slot_ids, waiting_at, waiting_rows, sample_ends = wide.long().split(
+        [plan.tokens] * 3 + [len(waiting)] * 2 + [len(sampling)]
+    )
+    table.write(pages.view(-1, 3))
+    if len(waiting):
+        token_ids[waiting_at] = table.next_token[waiting_rows]
+    batch = ForwardBatch(
+        input_ids=token_ids,
+        positions=position_ids,
+        slots=slot_ids,
+        rows=device_rows,
+        query_starts=device_starts,
+        lengths=device_lengths,
+        page_table=table.pages,
+        page_size=page_size,
+        max_query=int(counts.max()),
+        max_length=int(lengths.max()),
+    )
+    return Inputs(batch, query_starts, ends, rows[sampling], sample_ends)

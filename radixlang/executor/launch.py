@@ -1,0 +1,206 @@
+"""The executor of one device: runs plans in order on the platform's stream.
+
+    launch:  setups, actions, new pages → forward pass → prompt log-probabilities, embeddings, last logits
+    sample:  draw, next tokens into the table       (part of the launch when no row waits for a mask)
+    result:  wait, and turn what came home into a `StepResult`
+
+Everything that changes device state happens inside submitted work, hence in step order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from radixlang.attention import AttentionBackend
+from radixlang.errors import EngineError
+from radixlang.executor.inputs import Inputs, build_inputs
+from radixlang.executor.pooling import pool_rows
+from radixlang.forward import ForwardContext, forwarding
+from radixlang.memory.kv_pool import KvPool
+from radixlang.memory.request_table import RequestTable
+from radixlang.models import Model
+from radixlang.plan import CopyPages, Flush, StepPlan, StepResult
+from radixlang.platforms import Pending, Platform
+from radixlang.sampling.batch import SamplingBatch
+from radixlang.sampling.logprobs import LogprobTensors, Segment, join, position_logprobs
+from radixlang.sampling.sampler import Drawn, sample
+
+LOGIT_BLOCK_BYTES = 64 << 20
+"""prompt log-probabilities look at as many positions at once as have logits of this size"""
+BAD_NUMBERS = "The model produced numbers that are not finite for this request."
+NO_TOKEN = "No token may follow: the model's numbers are not finite, or the constraints leave nothing to choose from."
+
+
+@dataclass
+class _Sampled:
+    tokens: torch.Tensor
+    bad: torch.Tensor
+    logprobs: dict[int, LogprobTensors]
+
+
+@dataclass
+class Ticket:
+    """A launched step. `logits` and `inputs` wait for the masks; the rest comes home."""
+
+    plan: StepPlan
+    forward: Pending | None = None
+    sampled: Pending | None = None
+    inputs: Inputs | None = None
+    logits: torch.Tensor | None = None
+    prompt: dict[int, list[LogprobTensors]] = field(default_factory=dict)
+    pooled: dict[int, torch.Tensor] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)
+    drawn: _Sampled | None = None
+
+
+class DeviceExecutor:
+    """Implements `radixlang.executor.Executor`."""
+
+    def __init__(
+        self,
+        model: Model,
+        platform: Platform,
+        pool: KvPool,
+        table: RequestTable,
+        attention: AttentionBackend,
+    ) -> None:
+        self.model = model
+        self.spec = model.spec
+        self.platform = platform
+        self.pool = pool
+        self.table = table
+        self.attention = attention
+        self.sampling = SamplingBatch(table.rows, self.spec.vocab_size, platform)
+
+    def launch(self, plan: StepPlan) -> Ticket:
+        ticket = Ticket(plan)
+        ticket.forward = self._submit(lambda: self._run(ticket))
+        return ticket
+
+    def sample(self, ticket: Ticket, masks: np.ndarray | None) -> None:
+        if len(ticket.plan.masked):
+            ticket.sampled = self._submit(lambda: self._sample(ticket, masks))
+
+    def result(self, ticket: Ticket) -> StepResult:
+        assert ticket.forward is not None
+        ticket.forward.wait()
+        if len(ticket.plan.masked):
+            if ticket.sampled is None:
+                raise EngineError(f"Step {ticket.plan.step} has masked rows but was never sampled.")
+            ticket.sampled.wait()
+        return self._collect(ticket)
+
+    def close(self) -> None:
+        self.platform.close()
+
+    def _submit(self, work: Callable[[], None]) -> Pending:
+        def run() -> None:
+            with torch.inference_mode():
+                work()
+
+        return self.platform.submit(run)
+
+    # ---- inside the stream ----
+
+    def _run(self, ticket: Ticket) -> None:
+        plan = ticket.plan
+        for setup in plan.setups:
+            self.sampling.setup(setup)
+        for action in plan.actions:
+            if isinstance(action, CopyPages):
+                ids = np.stack([action.source, action.target]).astype(np.int64)
+                source, target = self.platform.upload(ids)
+                self.pool.copy(source, target)
+            elif not isinstance(action, Flush):  # a flush needs nothing: all that is cached here is KV pages
+                raise EngineError(f"This executor does not know the action {type(action).__name__}.")
+        inputs = ticket.inputs = build_inputs(plan, self.table, self.pool.page_size, self.platform)
+        batch = inputs.batch
+        attention_plan = None if self.spec.encoder else self.attention.plan(batch)
+        with forwarding(ForwardContext(batch, self.attention, attention_plan, self.pool.layers)):
+            hidden = self.model(batch.input_ids, batch.positions)
+            self._prompt_logprobs(ticket, hidden)
+            if plan.pools.any():
+                pooled, ticket.failed = pool_rows(plan, inputs, hidden, self.spec.pooling)
+                ticket.pooled = {b: self.platform.home(vector) for b, vector in pooled.items()}
+            if len(inputs.sample_rows):
+                ticket.logits = self.model.logits(hidden[inputs.sample_ends])
+        if not len(plan.masked):
+            self._sample(ticket, None)
+
+    def _prompt_logprobs(self, ticket: Ticket, hidden: torch.Tensor) -> None:
+        """Block by block, so that the logits of a long prompt never exist at once."""
+        plan, inputs = ticket.plan, ticket.inputs
+        assert inputs is not None
+        wishes = [wish for wish in plan.logprobs if wish.first_logit >= 0 and len(wish.targets)]
+        if not wishes:
+            return
+        firsts = [int(inputs.query_starts[w.index] + w.first_logit - plan.starts[w.index]) for w in wishes]
+        at = np.concatenate([np.arange(f, f + len(w.targets)) for f, w in zip(firsts, wishes, strict=True)])
+        targets = np.concatenate([wish.targets for wish in wishes])
+        index, chosen = self.platform.upload(np.stack([at, targets]).astype(np.int64))
+        bounds = np.cumsum([0] + [len(wish.targets) for wish in wishes])
+        step = max(1, LOGIT_BLOCK_BYTES // (4 * self.spec.vocab_size))
+        for begin in range(0, len(at), step):
+            end = min(begin + step, len(at))
+            segments, owners = [], []
+            for wish, low, high in zip(wishes, bounds[:-1], bounds[1:], strict=True):
+                low, high = max(int(low), begin) - begin, min(int(high), end) - begin
+                if low < high:
+                    segments.append(Segment(low, high, wish.top, wish.token_ids))
+                    owners.append(wish.index)
+            logits = self.model.logits(hidden[index[begin:end]])
+            for b, part in zip(owners, position_logprobs(logits, chosen[begin:end], segments), strict=True):
+                ticket.prompt.setdefault(b, []).append(part.home(self.platform))
+
+    def _sample(self, ticket: Ticket, masks: np.ndarray | None) -> None:
+        plan, inputs, logits = ticket.plan, ticket.inputs, ticket.logits
+        if logits is None or inputs is None:
+            return  # nothing samples, or the forward pass has failed and `result` says so
+        ticket.logits = None
+        place = np.cumsum(plan.samples) - 1
+        masked = place[plan.masked].astype(np.int32)
+        bits = None
+        if len(masked):
+            if masks is None or len(masks) != len(masked):
+                raise EngineError(f"Step {plan.step} needs {len(masked)} mask rows.")
+            bits = self.platform.upload(np.ascontiguousarray(masks, np.int32))
+        drawn = sample(self.sampling, logits, inputs.sample_rows, bits, masked)
+        rows = self.platform.upload(inputs.sample_rows.astype(np.int64))
+        self.table.next_token[rows] = drawn.tokens
+        logprobs = self._output_logprobs(plan, place, drawn)
+        ticket.drawn = _Sampled(self.platform.home(drawn.tokens), self.platform.home(drawn.bad), logprobs)
+
+    def _output_logprobs(self, plan: StepPlan, place: np.ndarray, drawn: Drawn) -> dict[int, LogprobTensors]:
+        wishes = [wish for wish in plan.logprobs if wish.output and plan.samples[wish.index]]
+        if not wishes:
+            return {}
+        at = self.platform.upload(np.array([place[wish.index] for wish in wishes], np.int64))
+        segments = [Segment(i, i + 1, wish.top, wish.token_ids) for i, wish in enumerate(wishes)]
+        parts = position_logprobs(drawn.logits[at], drawn.tokens[at], segments)
+        return {wish.index: part.home(self.platform) for wish, part in zip(wishes, parts, strict=True)}
+
+    # ---- back on the host ----
+
+    def _collect(self, ticket: Ticket) -> StepResult:
+        plan, failed = ticket.plan, dict(ticket.failed)
+        prompt = {b: join(parts) for b, parts in ticket.prompt.items()}
+        embeddings: dict[int, Any] = {b: vector.numpy() for b, vector in ticket.pooled.items()}
+        for b, values in prompt.items():
+            if np.isnan(values.chosen).any():
+                failed[b] = BAD_NUMBERS
+        for b, vector in embeddings.items():
+            if not np.isfinite(vector).all():
+                failed[b] = BAD_NUMBERS
+        tokens = np.zeros(0, np.int32)
+        output = {}
+        if ticket.drawn is not None:
+            tokens = ticket.drawn.tokens.numpy().astype(np.int32)
+            sampling = np.flatnonzero(plan.samples)
+            failed |= {int(sampling[s]): NO_TOKEN for s in np.flatnonzero(ticket.drawn.bad.numpy())}
+            output = {b: join([part]) for b, part in ticket.drawn.logprobs.items()}
+        return StepResult(plan.step, tokens, prompt, output, embeddings, failed)

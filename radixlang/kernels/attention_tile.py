@@ -1,0 +1,121 @@
+"""The inner loop both attention kernels share: one block of queries sweeps a run of cached keys.
+
+Softmax is kept online and in base 2. K and V are found page by page; the page ids of the next tile are fetched
+while the present one is used, so that the look-up never stands between two tiles. Must not know batches.
+"""
+
+from __future__ import annotations
+
+import math
+
+import triton
+import triton.language as tl
+
+LOG2E = math.log2(math.e)
+
+
+def score_factors(scale: float, softcap: float) -> tuple[float, float]:
+    """(scale, cap) as `sweep` wants them: base-2 scores, and for a cap the argument of its exponential."""
+    if softcap:
+        return 2.0 * scale / softcap, softcap * LOG2E
+    return scale * LOG2E, 0.0
+
+
+@triton.jit
+def _page_ids(table, start, end, PAGE: tl.constexpr, BLOCK_N: tl.constexpr, ONE_PAGE: tl.constexpr):
+    """Pages of the keys of the tile at `start`; the sink page 0 beyond `end`."""
+    if ONE_PAGE:
+        return tl.load(table + start // PAGE, mask=start < end, other=0)
+    else:
+        keys = start + tl.arange(0, BLOCK_N)
+        return tl.load(table + keys // PAGE, mask=keys < end, other=0)
+
+
+@triton.jit
+def sweep(
+    q,
+    m,
+    l,
+    acc,
+    position,
+    table,
+    k_base,
+    v_base,
+    start,
+    end,
+    scale,
+    cap,
+    window,
+    k_page,
+    k_slot,
+    v_page,
+    v_slot,
+    D: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    PAGE: tl.constexpr,
+    MASKED: tl.constexpr,
+    WINDOWED: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    UPCAST: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Fold keys [start, end) into the running maximum m, sum l [M] and accumulator acc [M, BLOCK_D].
+
+    `start` is a multiple of BLOCK_N; `position` [M] are the queries' places in the row. With MASKED off every
+    key must be visible to every query. Keys at or beyond `end` are never read: a page's tail may hold anything.
+    """
+    ONE_PAGE: tl.constexpr = PAGE % BLOCK_N == 0
+    d = tl.arange(0, BLOCK_D)
+    n = tl.arange(0, BLOCK_N)
+    page = _page_ids(table, start, end, PAGE, BLOCK_N, ONE_PAGE)
+    for tile in range(start, end, BLOCK_N):
+        following = _page_ids(table, tile + BLOCK_N, end, PAGE, BLOCK_N, ONE_PAGE)
+        keys = tile + n
+        if ONE_PAGE:
+            k_keys = page.to(tl.int64) * k_page + (tile % PAGE + n) * k_slot
+            v_keys = page.to(tl.int64) * v_page + (tile % PAGE + n) * v_slot
+        else:
+            k_keys = page.to(tl.int64) * k_page + (keys % PAGE) * k_slot
+            v_keys = page.to(tl.int64) * v_page + (keys % PAGE) * v_slot
+        if MASKED or D != BLOCK_D:
+            k_there = (keys < end)[None, :] & (d < D)[:, None]
+            v_there = (keys < end)[:, None] & (d < D)[None, :]
+            k = tl.load(k_base + k_keys[None, :] + d[:, None], mask=k_there, other=0.0)
+            v = tl.load(v_base + v_keys[:, None] + d[None, :], mask=v_there, other=0.0)
+        else:
+            k = tl.load(k_base + k_keys[None, :] + d[:, None])
+            v = tl.load(v_base + v_keys[:, None] + d[None, :])
+        if UPCAST:
+            k = k.to(tl.float32)
+            v = v.to(tl.float32)
+        score = tl.dot(q, k, input_precision=PRECISION)
+        if SOFTCAP:
+            # cap * tanh(x), with tanh(x) = 1 - 2 / (1 + exp(2x)); exact limits when exp overflows
+            score = cap * (1.0 - 2.0 / (1.0 + tl.exp(score * scale)))
+        else:
+            score = score * scale
+        if MASKED:
+            visible = keys[None, :] <= position[:, None]
+            if WINDOWED:
+                visible = visible & (keys[None, :] > position[:, None] - window)
+            score = tl.where(visible, score, float("-inf"))
+        m_new = tl.maximum(m, tl.max(score, 1))
+        # a query that has seen no key yet keeps m = -inf; subtracting 0 then makes its weights exp2(-inf) = 0
+        base = tl.where(m_new == float("-inf"), 0.0, m_new)
+        weight = tl.exp2(score - base[:, None])
+        shrink = tl.exp2(m - base)
+        l = l * shrink + tl.sum(weight, 1)
+        acc = tl.dot(weight.to(v.dtype), v, acc * shrink[:, None], input_precision=PRECISION)
+        m = m_new
+        page = following
+    return m, l, acc
+
+
+@triton.jit
+def add_sink(m, l, acc, sink):
+    """Fold in a sink: a key of score `sink` (natural log) per query whose value is zero."""
+    sink = sink * 1.4426950408889634
+    m_new = tl.maximum(m, sink)
+    shrink = tl.exp2(m - m_new)
+    return m_new, l * shrink + tl.exp2(sink - m_new), acc * shrink[:, None]

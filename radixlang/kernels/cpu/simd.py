@@ -1,0 +1,255 @@
+"""Vectors and raw memory for numba code: sixteen float32 lanes, addresses as int64, explicit fused multiply-add.
+
+numba's loops leave the choice of vectors to LLVM; a quantised matrix-vector product wants it made by hand, so
+these intrinsics emit vector LLVM instructions, which LLVM lowers to one AVX-512, two AVX or four NEON
+registers. Knows nothing of weights or attention.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numba
+from llvmlite import ir
+from numba.core import types
+from numba.core.datamodel import models, register_default
+from numba.extending import intrinsic
+
+LANES = 16
+F32, I32, I64, I8 = ir.FloatType(), ir.IntType(32), ir.IntType(64), ir.IntType(8)
+VF = ir.VectorType(F32, LANES)
+VI = ir.VectorType(I32, LANES)
+
+
+class _Vector(types.Type):
+    """The numba type of `VF`."""
+
+    def __init__(self) -> None:
+        super().__init__(name="radixlang.vector16f")
+
+
+vector = _Vector()
+
+
+@register_default(_Vector)
+class _VectorModel(models.PrimitiveModel):
+    def __init__(self, dmm: Any, fe_type: Any) -> None:
+        super().__init__(dmm, fe_type, VF)
+
+
+def load_as(builder: Any, address: Any, kind: Any, align: int = 4) -> Any:
+    """IR: the value of type `kind` at an int64 address."""
+    result = builder.load(builder.inttoptr(address, kind.as_pointer()))
+    result.align = align
+    return result
+
+
+def store_as(builder: Any, value: Any, address: Any, align: int = 4) -> None:
+    """IR: write `value` at an int64 address."""
+    builder.store(value, builder.inttoptr(address, value.type.as_pointer())).align = align
+
+
+def splat(builder: Any, scalar: Any, lanes: int = LANES) -> Any:
+    """IR: a scalar in every lane."""
+    kind = ir.VectorType(scalar.type, lanes)
+    one = builder.insert_element(ir.Constant(kind, ir.Undefined), scalar, ir.Constant(I32, 0))
+    return builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), ir.Constant(ir.VectorType(I32, lanes), [0] * lanes))
+
+
+def const(kind: Any, value: Any) -> Any:
+    """IR: a constant vector."""
+    return ir.Constant(kind, [value] * kind.count)
+
+
+def call(builder: Any, name: str, result: Any, *args: Any) -> Any:
+    """IR: call an LLVM intrinsic by its full name."""
+    function = builder.module.declare_intrinsic(name, fnty=ir.FunctionType(result, [a.type for a in args]))
+    return builder.call(function, args)
+
+
+def fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
+    """IR: a·b + c, rounded once."""
+    return call(builder, "llvm.fma.v16f32", VF, a, b, c)
+
+
+def _emit(signature_of: Any, emit: Any) -> Any:
+    """An intrinsic whose LLVM code is `emit(builder, *args)`."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        value = emit(builder, *args)
+        return context.get_dummy_value() if value is None else value
+
+    return signature_of, codegen
+
+
+@intrinsic
+def load_i64(typingctx, address):  # type: ignore[no-untyped-def]
+    return _emit(types.int64(types.int64), lambda b, a: load_as(b, a, I64, 8))
+
+
+@intrinsic
+def load_i32(typingctx, address):  # type: ignore[no-untyped-def]
+    return _emit(types.int32(types.int64), lambda b, a: load_as(b, a, I32))
+
+
+@intrinsic
+def load_f32(typingctx, address):  # type: ignore[no-untyped-def]
+    return _emit(types.float32(types.int64), lambda b, a: load_as(b, a, F32))
+
+
+@intrinsic
+def store_f32(typingctx, address, value):  # type: ignore[no-untyped-def]
+    return _emit(types.void(types.int64, types.float32), lambda b, a, v: store_as(b, v, a))
+
+
+@intrinsic
+def fetch_add(typingctx, address, value):  # type: ignore[no-untyped-def]
+    """Atomic: add to the int64 at `address`, return what it was."""
+    return _emit(
+        types.int64(types.int64, types.int64),
+        lambda b, a, v: b.atomic_rmw("add", b.inttoptr(a, I64.as_pointer()), v, "acq_rel"),
+    )
+
+
+@intrinsic
+def call_address(typingctx, address):  # type: ignore[no-untyped-def]
+    """Call the C function `void f(void)` at `address`."""
+    kind = ir.FunctionType(ir.VoidType(), [])
+    return _emit(
+        types.void(types.int64), lambda b, a: b.call(b.inttoptr(a, kind.as_pointer()), []) and None
+    )
+
+
+@intrinsic
+def vload(typingctx, address):  # type: ignore[no-untyped-def]
+    return _emit(vector(types.int64), lambda b, a: load_as(b, a, VF))
+
+
+@intrinsic
+def vload_bf16(typingctx, address):  # type: ignore[no-untyped-def]
+    """Sixteen bfloat16 at `address`, widened."""
+
+    def emit(b: Any, a: Any) -> Any:
+        half = load_as(b, a, ir.VectorType(ir.IntType(16), LANES), 2)
+        return b.bitcast(b.shl(b.zext(half, VI), const(VI, 16)), VF)
+
+    return _emit(vector(types.int64), emit)
+
+
+@intrinsic
+def vstore(typingctx, address, value):  # type: ignore[no-untyped-def]
+    return _emit(types.void(types.int64, vector), lambda b, a, v: store_as(b, v, a))
+
+
+@intrinsic
+def vstore_bf16(typingctx, address, value):  # type: ignore[no-untyped-def]
+    """Write sixteen lanes as bfloat16, rounded to nearest even."""
+
+    def emit(b: Any, a: Any, v: Any) -> Any:
+        bits = b.bitcast(v, VI)
+        odd = b.and_(b.lshr(bits, const(VI, 16)), const(VI, 1))
+        rounded = b.lshr(b.add(bits, b.add(odd, const(VI, 0x7FFF))), const(VI, 16))
+        store_as(b, b.trunc(rounded, ir.VectorType(ir.IntType(16), LANES)), a, 2)
+
+    return _emit(types.void(types.int64, vector), emit)
+
+
+@intrinsic
+def vsplat(typingctx, value):  # type: ignore[no-untyped-def]
+    return _emit(vector(types.float32), splat)
+
+
+@intrinsic
+def vadd(typingctx, a, b):  # type: ignore[no-untyped-def]
+    return _emit(vector(vector, vector), lambda b, x, y: b.fadd(x, y))
+
+
+@intrinsic
+def vmul(typingctx, a, b):  # type: ignore[no-untyped-def]
+    return _emit(vector(vector, vector), lambda b, x, y: b.fmul(x, y))
+
+
+@intrinsic
+def vdiv(typingctx, a, b):  # type: ignore[no-untyped-def]
+    return _emit(vector(vector, vector), lambda b, x, y: b.fdiv(x, y))
+
+
+@intrinsic
+def vfma(typingctx, a, b, c):  # type: ignore[no-untyped-def]
+    return _emit(vector(vector, vector, vector), fma)
+
+
+def _halves(builder: Any, value: Any, combine: Any) -> Any:
+    """IR: reduce the lanes pairwise, in a fixed order."""
+    count = LANES
+    while count > 1:
+        count //= 2
+        undefined = ir.Constant(value.type, ir.Undefined)
+        low, high = (
+            builder.shuffle_vector(value, undefined, ir.Constant(ir.VectorType(I32, count), list(lanes)))
+            for lanes in (range(count), range(count, 2 * count))
+        )
+        value = combine(low, high)
+    return builder.extract_element(value, ir.Constant(I32, 0))
+
+
+@intrinsic
+def vsum(typingctx, a):  # type: ignore[no-untyped-def]
+    return _emit(types.float32(vector), lambda b, v: _halves(b, v, b.fadd))
+
+
+@intrinsic
+def vmax(typingctx, a):  # type: ignore[no-untyped-def]
+    return _emit(
+        types.float32(vector), lambda b, v: _halves(b, v, lambda x, y: b.select(b.fcmp_ordered(">", x, y), x, y))
+    )
+
+
+@intrinsic
+def vmaximum(typingctx, a, b):  # type: ignore[no-untyped-def]
+    return _emit(vector(vector, vector), lambda b, x, y: b.select(b.fcmp_ordered(">", x, y), x, y))
+
+
+def exp(b: Any, x: Any) -> Any:
+    """IR: e^x to about 2 ulp; below -87 zero, above 88 held at e^88."""
+    low = b.fcmp_ordered("<", x, const(VF, -87.0))
+    x = b.select(b.fcmp_ordered(">", x, const(VF, 88.0)), const(VF, 88.0), x)
+    x = b.select(low, const(VF, -87.0), x)
+    n = call(b, "llvm.rint.v16f32", VF, b.fmul(x, const(VF, 1 / math.log(2))))
+    # x - n·ln 2 with ln 2 in two parts: the first has few bits, so its product is exact.
+    r = fma(b, n, const(VF, -0.693359375), x)
+    r = fma(b, n, const(VF, 2.12194440e-4), r)
+    p = const(VF, 1 / 5040)
+    for term in (720, 120, 24, 6, 2, 1, 1):
+        p = fma(b, p, r, const(VF, 1 / term))
+    power = b.shl(b.add(b.fptosi(n, VI), const(VI, 127)), const(VI, 23))
+    return b.select(low, const(VF, 0.0), b.fmul(p, b.bitcast(power, VF)))
+
+
+@intrinsic
+def vexp(typingctx, a):  # type: ignore[no-untyped-def]
+    return _emit(vector(vector), exp)
+
+
+def kernel(function: Any) -> Any:
+    """Compile `f(task: int64, thread: int64, threads: int64)` for use by other kernels, without bounds checks."""
+    return numba.njit(cache=True, nogil=True, error_model="numpy", boundscheck=False)(function)
+
+
+_SIGNATURE = types.void(types.int64)
+
+
+def entry(function: Any) -> Any:
+    """Compile `f(task: int64)`, a function every thread of a `pool.run` calls; its machine code is kept on disk.
+
+    Returns a function that compiles on its first call and then gives the code's address.
+    """
+    compiled: list[Any] = []
+
+    def address() -> int:
+        if not compiled:
+            compiled.append(numba.cfunc(_SIGNATURE, cache=True)(function))
+        return compiled[0].address
+
+    return address

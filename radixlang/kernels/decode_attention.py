@@ -1,0 +1,245 @@
+"""Attention of few queries a row over a long paged cache: decoding and verification.
+
+A program takes one row, one KV head with all the query heads that share it, and one split of the row's keys;
+a second kernel joins the splits by their log-sum-exp. Must not know requests.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from radixlang.kernels.attention_tile import add_sink, score_factors, sweep
+from radixlang.kernels.tuning import DecodeTile, next_power_of_2, upcast_dots
+
+
+@triton.jit(do_not_specialize=["window", "num_splits", "table_stride"])
+def _decode_kernel(
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    table_ptr,
+    rows_ptr,
+    starts_ptr,
+    lengths_ptr,
+    sinks_ptr,
+    out_ptr,
+    partial_ptr,
+    lse_ptr,
+    scale,
+    cap,
+    window,
+    num_splits,
+    table_stride,
+    q_token,
+    q_head,
+    k_page,
+    k_slot,
+    k_head,
+    v_page,
+    v_slot,
+    v_head,
+    GROUP: tl.constexpr,
+    D: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    PAGE: tl.constexpr,
+    SPLIT: tl.constexpr,
+    SINKS: tl.constexpr,
+    WINDOWED: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    UPCAST: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    kv_head = tl.program_id(0)
+    b = tl.program_id(1)
+    split = tl.program_id(2)
+    heads = tl.num_programs(0) * GROUP
+    length = tl.load(lengths_ptr + b)
+    first = tl.load(starts_ptr + b)
+    count = tl.load(starts_ptr + b + 1) - first
+
+    lane = tl.arange(0, BLOCK_M)
+    token = (first + lane // GROUP).to(tl.int64)
+    head = kv_head * GROUP + lane % GROUP
+    d = tl.arange(0, BLOCK_D)
+    used = lane < count * GROUP
+    there = used[:, None] & (d < D)[None, :]
+    q = tl.load(q_ptr + token[:, None] * q_token + head[:, None] * q_head + d[None, :], mask=there, other=0.0)
+    if UPCAST:
+        q = q.to(tl.float32)
+
+    lo = 0
+    if WINDOWED:
+        lo = tl.maximum(length - count - window + 1, 0) // BLOCK_N * BLOCK_N
+    span = tl.cdiv(tl.cdiv(length - lo, num_splits), BLOCK_N) * BLOCK_N
+    start = lo + split * span
+    end = tl.minimum(start + span, length)
+
+    m = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    l = tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    table = table_ptr + tl.load(rows_ptr + b).to(tl.int64) * table_stride
+    m, l, acc = sweep(
+        q,
+        m,
+        l,
+        acc,
+        length - count + lane // GROUP,
+        table,
+        k_ptr + kv_head * k_head,
+        v_ptr + kv_head * v_head,
+        start,
+        end,
+        scale,
+        cap,
+        window,
+        k_page,
+        k_slot,
+        v_page,
+        v_slot,
+        D,
+        BLOCK_D,
+        BLOCK_N,
+        PAGE,
+        True,
+        WINDOWED,
+        SOFTCAP,
+        UPCAST,
+        PRECISION,
+    )
+    if SPLIT:
+        place = (token * heads + head) * num_splits + split
+        norm = tl.where(l > 0.0, l, 1.0)
+        tl.store(lse_ptr + place, tl.where(l > 0.0, m + tl.log2(norm), float("-inf")), mask=used)
+        # an empty split leaves its partial sums unwritten; the join does not read what has lse -inf
+        tl.store(
+            partial_ptr + place[:, None] * D + d[None, :],
+            acc / norm[:, None],
+            mask=there & (l > 0.0)[:, None],
+        )
+    else:
+        if SINKS:
+            m, l, acc = add_sink(m, l, acc, tl.load(sinks_ptr + head, mask=used, other=0.0).to(tl.float32))
+        result = acc / tl.where(l > 0.0, l, 1.0)[:, None]
+        place = token[:, None] * heads * D + head[:, None] * D + d[None, :]
+        tl.store(out_ptr + place, result.to(out_ptr.dtype.element_ty), mask=there)
+
+
+@triton.jit(do_not_specialize=["num_splits"])
+def _join_kernel(
+    partial_ptr,
+    lse_ptr,
+    sinks_ptr,
+    out_ptr,
+    num_splits,
+    D: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    SINKS: tl.constexpr,
+):
+    head = tl.program_id(0)
+    token = tl.program_id(1).to(tl.int64)
+    place = token * tl.num_programs(0) + head
+    s = tl.arange(0, BLOCK_S)
+    d = tl.arange(0, BLOCK_D)
+    lse = tl.load(lse_ptr + place * num_splits + s, mask=s < num_splits, other=float("-inf"))
+    m = tl.max(lse, 0)
+    sink = float("-inf")
+    if SINKS:
+        sink = tl.load(sinks_ptr + head).to(tl.float32) * 1.4426950408889634
+        m = tl.maximum(m, sink)
+    base = tl.where(m == float("-inf"), 0.0, m)
+    weight = tl.exp2(lse - base)
+    total = tl.sum(weight, 0) + tl.exp2(sink - base)
+    there = (lse > float("-inf"))[:, None] & (d < D)[None, :]
+    part = tl.load(partial_ptr + (place * num_splits + s)[:, None] * D + d[None, :], mask=there, other=0.0)
+    result = tl.sum(part * weight[:, None], 0) / tl.where(total > 0.0, total, 1.0)
+    tl.store(out_ptr + place * D + d, result.to(out_ptr.dtype.element_ty), mask=d < D)
+
+
+def decode_attention(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    page_table: torch.Tensor,
+    rows: torch.Tensor,
+    query_starts: torch.Tensor,
+    lengths: torch.Tensor,
+    *,
+    scale: float,
+    window: int = 0,
+    softcap: float = 0.0,
+    sinks: torch.Tensor | None = None,
+    max_query: int,
+    tile: DecodeTile,
+) -> torch.Tensor:
+    """Causal attention of at most `max_query` new tokens a row; their K and V are already in the cache.
+
+    q [T, heads, D], any strides but a dense D; caches [pages, page, kv_heads, D]; page_table [., .] int32;
+    rows, lengths [B] int32; query_starts [B + 1] int32. Returns a new [T, heads, D]; a row of length 0 gives
+    zeros, tokens of no row are left unwritten. Meant for
+    max_query * heads / kv_heads ≤ `MAX_DECODE_ROWS`; beyond that `extend_attention` is faster.
+    """
+    tokens, heads, head_dim = q.shape
+    page_size, kv_heads = k_cache.shape[1], k_cache.shape[2]
+    group = heads // kv_heads
+    splits = tile.splits
+    out = torch.empty((tokens, heads, head_dim), dtype=q.dtype, device=q.device)
+    partial = lse = out
+    if splits > 1:
+        partial = torch.empty((tokens, heads, splits, head_dim), dtype=torch.float32, device=q.device)
+        lse = torch.empty((tokens, heads, splits), dtype=torch.float32, device=q.device)
+    factor, cap = score_factors(scale, softcap)
+    _decode_kernel[(kv_heads, rows.shape[0], splits)](
+        q,
+        k_cache,
+        v_cache,
+        page_table,
+        rows,
+        query_starts,
+        lengths,
+        out if sinks is None else sinks,
+        out,
+        partial,
+        lse,
+        factor,
+        cap,
+        window,
+        splits,
+        page_table.stride(0),
+        q.stride(0),
+        q.stride(1),
+        *k_cache.stride()[:3],
+        *v_cache.stride()[:3],
+        GROUP=group,
+        D=head_dim,
+        BLOCK_M=max(16, next_power_of_2(max_query * group)),
+        BLOCK_D=max(16, next_power_of_2(head_dim)),
+        BLOCK_N=tile.block,
+        PAGE=page_size,
+        SPLIT=splits > 1,
+        SINKS=sinks is not None,
+        WINDOWED=window > 0,
+        SOFTCAP=softcap > 0.0,
+        UPCAST=upcast_dots(q.dtype),
+        PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+    )
+    if splits > 1:
+        _join_kernel[(heads, tokens)](
+            partial,
+            lse,
+            out if sinks is None else sinks,
+            out,
+            splits,
+            D=head_dim,
+            BLOCK_S=next_power_of_2(splits),
+            BLOCK_D=max(16, next_power_of_2(head_dim)),
+            SINKS=sinks is not None,
+            num_warps=4 if splits * head_dim >= 2048 else 2,
+        )
+    return out

@@ -1,0 +1,204 @@
+"""What every Triton kernel of this package computes, in plain torch, written to be read and not to be fast.
+
+The kernels' tests compare against these. Must not import Triton.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+_MASK32 = (1 << 32) - 1
+
+
+def paged_attention(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    page_table: torch.Tensor,
+    rows: torch.Tensor,
+    query_starts: torch.Tensor,
+    lengths: torch.Tensor,
+    *,
+    scale: float,
+    window: int = 0,
+    softcap: float = 0.0,
+    sinks: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Twin of `decode_attention` and `extend_attention`; float32 inside. Tokens of no row give zeros."""
+    heads = q.shape[1]
+    page_size, kv_heads = k_cache.shape[1], k_cache.shape[2]
+    out = torch.zeros_like(q)
+    for b, row in enumerate(rows.tolist()):
+        first, last, length = int(query_starts[b]), int(query_starts[b + 1]), int(lengths[b])
+        if length == 0 or first == last:
+            continue
+        pages = page_table[row, : -(-length // page_size)].long()
+        k = k_cache[pages].flatten(0, 1)[:length].float().repeat_interleave(heads // kv_heads, 1)
+        v = v_cache[pages].flatten(0, 1)[:length].float().repeat_interleave(heads // kv_heads, 1)
+        score = torch.einsum("qhd,khd->hqk", q[first:last].float(), k) * scale
+        if softcap:
+            score = softcap * torch.tanh(score / softcap)
+        query = torch.arange(length - (last - first), length, device=q.device)[:, None]
+        key = torch.arange(length, device=q.device)[None, :]
+        hidden = key > query
+        if window:
+            hidden |= key <= query - window
+        score = score.masked_fill(hidden, float("-inf"))
+        if sinks is not None:
+            extra = sinks.float()[:, None, None].expand(-1, last - first, 1)
+            weight = torch.cat([score, extra], -1).softmax(-1)[..., :-1]
+        else:
+            weight = score.softmax(-1)
+        out[first:last] = torch.einsum("hqk,khd->qhd", weight, v).to(q.dtype)
+    return out
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, *, weight_offset: float = 0.0) -> torch.Tensor:
+    """Twin of `norm.rms_norm`."""
+    x32 = x.float()
+    inverse = torch.rsqrt(x32.square().mean(-1, keepdim=True) + eps)
+    return (x32 * inverse * (weight.float() + weight_offset)).to(x.dtype)
+
+
+def add_rms_norm(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, *, weight_offset: float = 0.0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Twin of `norm.add_rms_norm`."""
+    total = (x.float() + residual.float()).to(x.dtype)
+    return rms_norm(total, weight, eps, weight_offset=weight_offset), total
+
+
+def rope_write(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    positions: torch.Tensor,
+    slots: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    *,
+    q_weight: torch.Tensor | None = None,
+    k_weight: torch.Tensor | None = None,
+    eps: float = 1e-6,
+    weight_offset: float = 0.0,
+) -> torch.Tensor:
+    """Twin of `rope_write.rope_write`."""
+    c, s = cos[positions].float()[:, None], sin[positions].float()[:, None]
+    half = cos.shape[1]
+
+    def prepare(x: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
+        x32 = x.float()
+        if weight is not None:
+            x32 = rms_norm(x32, weight, eps, weight_offset=weight_offset)
+        a, b, rest = x32[..., :half], x32[..., half : 2 * half], x32[..., 2 * half :]
+        return torch.cat([a * c - b * s, b * c + a * s, rest], -1)
+
+    page, within = slots // k_cache.shape[1], slots % k_cache.shape[1]
+    k_cache[page, within] = prepare(k, k_weight).to(k_cache.dtype)
+    v_cache[page, within] = v.to(v_cache.dtype)
+    return prepare(q, q_weight).to(q.dtype)
+
+
+def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
+    """Twin of `activation.silu_mul`."""
+    gate, up = gate_up.float().chunk(2, -1)
+    return (F.silu(gate) * up).to(gate_up.dtype)
+
+
+def gelu_tanh_mul(gate_up: torch.Tensor) -> torch.Tensor:
+    """Twin of `activation.gelu_tanh_mul`."""
+    gate, up = gate_up.float().chunk(2, -1)
+    return (F.gelu(gate, approximate="tanh") * up).to(gate_up.dtype)
+
+
+def copy_pages(cache: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:
+    """Twin of `page_copy.copy_pages`."""
+    cache[targets.long()] = cache[sources.long()]
+
+
+def uniform(seed: int, position: int) -> float:
+    """The number in [0, 1) that a row draws with: 24 bits of Philox-4x32-10, Salmon et al., SC 2011."""
+    counter = [position & _MASK32, 0, 0, 0]
+    key = [seed & _MASK32, (seed >> 32) & _MASK32]
+    for _ in range(10):
+        first, second = 0xD2511F53 * counter[0], 0xCD9E8D57 * counter[2]
+        counter = [
+            (second >> 32) ^ counter[1] ^ key[0],
+            second & _MASK32,
+            (first >> 32) ^ counter[3] ^ key[1],
+            first & _MASK32,
+        ]
+        key = [(key[0] + 0x9E3779B9) & _MASK32, (key[1] + 0xBB67AE85) & _MASK32]
+    return (counter[0] >> 8) / (1 << 24)
+
+
+def kept_probabilities(
+    logits: torch.Tensor, temperature: float, top_k: int, top_p: float, min_p: float
+) -> torch.Tensor:
+    """Distribution a row [V] is drawn from, float64: zero where a filter dropped the token."""
+    x = logits.double() / temperature
+    kept = x > float("-inf")
+    if 0 < top_k < x.shape[0]:
+        kept &= x >= x.sort(descending=True).values[top_k - 1]
+    p = x.masked_fill(~kept, float("-inf")).softmax(-1)
+    if top_p < 1.0:
+        ordered = p.sort(descending=True).values
+        reached = int((ordered.cumsum(-1) < top_p).sum())
+        kept &= p >= ordered[min(reached, p.shape[0] - 1)]
+    if min_p > 0.0:
+        kept &= p >= min_p * p.max()
+    p = p * kept
+    return p / p.sum()
+
+
+def sample(
+    logits: torch.Tensor,
+    temperature: torch.Tensor,
+    top_k: torch.Tensor,
+    top_p: torch.Tensor,
+    min_p: torch.Tensor,
+    seeds: torch.Tensor,
+    positions: torch.Tensor,
+) -> torch.Tensor:
+    """Twin of `sampling.sample`."""
+    tokens = []
+    for b, row in enumerate(logits.float()):
+        if float(temperature[b]) < 1e-6 or not bool((row > float("-inf")).any()):
+            tokens.append(int(argmax(row[None])))
+            continue
+        p = kept_probabilities(row, float(temperature[b]), int(top_k[b]), float(top_p[b]), float(min_p[b]))
+        target = uniform(int(seeds[b]), int(positions[b]))
+        hit = ((p.cumsum(-1) > target) & (p > 0)).nonzero()
+        tokens.append(int(hit[0]) if len(hit) else int(p.nonzero()[-1]))
+    return torch.tensor(tokens, dtype=torch.int64, device=logits.device)
+
+
+def argmax(logits: torch.Tensor) -> torch.Tensor:
+    """Twin of `sampling.argmax`."""
+    x = logits.float().nan_to_num(nan=float("-inf"), posinf=float("inf"), neginf=float("-inf"))
+    return (x == x.max(-1, keepdim=True).values).int().argmax(-1)
+
+
+def apply_penalties(
+    logits: torch.Tensor,
+    output_counts: torch.Tensor,
+    prompt_counts: torch.Tensor,
+    frequency: torch.Tensor,
+    presence: torch.Tensor,
+    repetition: torch.Tensor,
+) -> None:
+    """Twin of `sampling.apply_penalties`."""
+    x = logits.float()
+    seen = (output_counts > 0) | (prompt_counts > 0)
+    x = torch.where(seen, torch.where(x > 0, x / repetition[:, None], x * repetition[:, None]), x)
+    x = x - frequency[:, None] * output_counts - presence[:, None] * (output_counts > 0)
+    logits.copy_(x)
+
+
+def apply_bitmask(logits: torch.Tensor, mask: torch.Tensor) -> None:
+    """Twin of `sampling.apply_bitmask`."""
+    bits = (mask[:, :, None] >> torch.arange(32, device=mask.device, dtype=torch.int32)) & 1
+    logits.masked_fill_(bits.flatten(1)[:, : logits.shape[1]] == 0, float("-inf"))

@@ -1,0 +1,138 @@
+"""Launch settings of the Triton kernels: safe defaults, and measured values per chip.
+
+`settings/<chip>.json` beside this file holds what was measured on a chip; a chip without a file gets defaults
+that fit 64 KiB of shared memory, four warps and two stages, which every supported GPU can run. Must not import
+Triton, so that settings can be read where no GPU is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+SAFE_SHARED_BYTES = 64 * 1024
+MAX_SPLITS = 64
+#: programs wanted per multiprocessor before a row's keys are no longer split
+PROGRAMS_PER_UNIT = 4
+#: most query-head rows of one decode tile; longer queries go to the extend kernel
+MAX_DECODE_ROWS = 64
+
+
+@dataclass(frozen=True)
+class Chip:
+    """What the settings depend on: multiprocessors, shared memory a program may use, measured table."""
+
+    units: int
+    shared_bytes: int
+    table: dict[str, list[dict[str, int]]]
+
+
+@dataclass(frozen=True)
+class DecodeTile:
+    """`splits` programs share a row's keys, each reading tiles of `block` keys."""
+
+    splits: int
+    block: int
+    warps: int
+    stages: int
+
+
+@dataclass(frozen=True)
+class ExtendTile:
+    """`block_m` (query, head) rows against tiles of `block_n` keys."""
+
+    block_m: int
+    block_n: int
+    warps: int
+    stages: int
+
+
+def interpreted() -> bool:
+    """True when Triton kernels run in its CPU interpreter."""
+    return os.environ.get("TRITON_INTERPRET", "0") == "1"
+
+
+def upcast_dots(dtype: torch.dtype) -> bool:
+    """True when matrix products must be done in float32: the interpreter miscomputes bfloat16."""
+    return interpreted() and dtype == torch.bfloat16
+
+
+def next_power_of_2(n: int) -> int:
+    """Smallest power of two ≥ n, for n ≥ 1."""
+    return 1 << (n - 1).bit_length()
+
+
+@lru_cache
+def chip(device: str) -> Chip:
+    """The chip behind a torch device such as "cuda:0"; read once, at load."""
+    if torch.device(device).type != "cuda":
+        return Chip(units=16, shared_bytes=SAFE_SHARED_BYTES, table={})
+    properties = torch.cuda.get_device_properties(device)
+    name = re.sub(r"[^a-z0-9]+", "_", properties.name.lower()).strip("_")
+    table = measured(name)
+    return Chip(
+        units=properties.multi_processor_count,
+        shared_bytes=int(table.get("shared_bytes", SAFE_SHARED_BYTES)),
+        table=table,
+    )
+
+
+def measured(name: str) -> dict[str, Any]:
+    """The table of a chip by its file's name, such as "nvidia_h200"; empty if nothing was measured on it."""
+    path = Path(__file__).parent / "settings" / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def _entry(chip: Chip, kernel: str, default: dict[str, int], **at: int) -> dict[str, int]:
+    """The first entry of the table whose every `max_x` is at least `at[x]`."""
+    for entry in chip.table.get(kernel, []):
+        if all(value <= entry.get(f"max_{name}", value) for name, value in at.items()):
+            return entry
+    return default
+
+
+def _fit(block: int, stages: int, head_dim: int, element_size: int, shared_bytes: int) -> tuple[int, int]:
+    """Shrink stages, then the tile, until the K and V tiles in flight fit into shared memory."""
+    bytes_per_key = 2 * next_power_of_2(head_dim) * element_size
+    while stages > 1 and stages * block * bytes_per_key > shared_bytes:
+        stages -= 1
+    while block > 16 and stages * block * bytes_per_key > shared_bytes:
+        block //= 2
+    return block, stages
+
+
+def decode_tile(
+    chip: Chip, *, batch: int, queries: int, max_length: int, kv_heads: int, head_dim: int, element_size: int
+) -> DecodeTile:
+    """Settings of a decode step of `batch` rows, none longer than `max_length` tokens.
+
+    `queries` is the largest number of (query, head) pairs of a row that share a KV head.
+    Splits are a power of two, enough to fill the chip and no more than there are tiles to read.
+    """
+    entry = _entry(chip, "decode", {"block": 64, "warps": 4, "stages": 2}, batch=batch)
+    block, stages = _fit(entry["block"], entry["stages"], head_dim, element_size, chip.shared_bytes)
+    wanted = max(1, PROGRAMS_PER_UNIT * chip.units // max(1, batch * kv_heads))
+    tiles = max(1, -(-max_length // block))
+    splits = min(1 << (wanted.bit_length() - 1), next_power_of_2(tiles), MAX_SPLITS)
+    warps = max(entry["warps"], 4) if queries > 16 else entry["warps"]
+    return DecodeTile(splits, block, warps, stages)
+
+
+def extend_tile(chip: Chip, *, head_dim: int, element_size: int) -> ExtendTile:
+    """Settings of attention with many queries a row."""
+    entry = _entry(chip, "extend", {"block_m": 64, "block_n": 64, "warps": 4, "stages": 2})
+    block_m = entry["block_m"]
+    while block_m > 16 and block_m * next_power_of_2(head_dim) * element_size > chip.shared_bytes // 4:
+        block_m //= 2
+    query_bytes = block_m * next_power_of_2(head_dim) * element_size
+    block_n, stages = _fit(
+        entry["block_n"], entry["stages"], head_dim, element_size, chip.shared_bytes - query_bytes
+    )
+    return ExtendTile(block_m, block_n, entry["warps"], stages)

@@ -1,0 +1,370 @@
+"""Start the ring of processes, wait until all say Ready, watch over them, and serve HTTP.
+
+Every process is a fresh interpreter (`python -m …`), so a user's script needs no `__main__` guard. A child
+leaves when its standard input closes, that is when this process ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from radixlang.channel import LocalChannel, Receiver, Sender, ZmqReceiver, ZmqSender
+from radixlang.config import Config
+from radixlang.errors import ConfigError, EngineDeadError, ModelError
+from radixlang.log import configure, get_logger
+from radixlang.messages import Dead, Drain, Progress, Ready, Stopped, ToServer
+from radixlang.process import Start, spawn
+
+if TYPE_CHECKING:
+    from radixlang.server.hub import Hub
+
+log = get_logger(__name__)
+
+STARTUP_TIMEOUT = 1800.0
+"""seconds; large checkpoints on slow disks take long, a hung process must still be noticed"""
+
+WARM_UP_TIMEOUT = 300.0
+"""seconds for the first trial request"""
+
+ProgressHook = Callable[[str, int, int], None]
+
+
+class Ring(Protocol):
+    """A running engine and detokenizer, seen from the server: a way in, a way out, and what they said."""
+
+    to_engine: Sender
+    from_ring: Receiver
+    info: dict[str, Any]
+
+    def dead(self) -> str | None:
+        """None while all is well, else what happened in a sentence."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class ProcessRing:
+    """Engine and detokenizer in processes of their own, joined by ZeroMQ over local sockets."""
+
+    def __init__(self, config: Config, progress: ProgressHook | None = None) -> None:
+        self._folder = tempfile.mkdtemp(prefix="radixlang-")
+        engine_in, detokenizer_in, server_in = (
+            f"ipc://{self._folder}/{name}" for name in ("engine", "detokenizer", "server")
+        )
+        self.info: dict[str, Any] = {}
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self.from_ring: Receiver = ZmqReceiver(server_in, ToServer)
+        try:
+            self._children["engine"] = spawn(
+                "radixlang.engine.worker", Start(config, engine_in, detokenizer_in)
+            )
+            self._children["detokenizer"] = spawn(
+                "radixlang.text.worker", Start(config, detokenizer_in, server_in)
+            )
+            self.to_engine: Sender = ZmqSender(engine_in)
+            self._await_ready(progress)
+        except BaseException:
+            self.close()
+            raise
+
+    def _await_ready(self, progress: ProgressHook | None) -> None:
+        waiting = set(self._children)
+        deadline = time.monotonic() + STARTUP_TIMEOUT
+        while waiting:
+            for message in self.from_ring.receive(0.25):
+                if isinstance(message, Ready):
+                    waiting.discard(message.process)
+                    self.info |= message.info
+                elif isinstance(message, Progress) and progress is not None:
+                    progress(message.task, message.done, message.total)
+                elif isinstance(message, Dead):
+                    raise start_error(message)
+            problem = self.dead()
+            if problem:
+                # Its last words may still be on the way.
+                for message in self.from_ring.receive(0.5):
+                    if isinstance(message, Dead):
+                        raise start_error(message)
+                raise EngineDeadError(problem)
+            if time.monotonic() > deadline:
+                raise EngineDeadError(f"No answer from {', '.join(sorted(waiting))} after {STARTUP_TIMEOUT:.0f} s.")
+
+    def dead(self) -> str | None:
+        for name, child in self._children.items():
+            code = child.poll()
+            if code is not None:
+                how = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
+                hint = " (out of memory?)" if code == -signal.SIGKILL else ""
+                return f"The {name} process {how}{hint}."
+        return None
+
+    def pids(self) -> list[int]:
+        """Process ids of the children."""
+        return [child.pid for child in self._children.values()]
+
+    def close(self) -> None:
+        """End the children and remove the sockets. Safe to call twice."""
+        for child in self._children.values():
+            if child.stdin is not None:
+                with contextlib.suppress(OSError):
+                    child.stdin.close()
+        for child in self._children.values():
+            try:
+                child.wait(5)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+        for end in (getattr(self, "to_engine", None), self.from_ring):
+            if end is not None:
+                end.close()  # type: ignore[attr-defined]
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class InlineRing:
+    """The same ring in threads of this process (`Engine(inline=True)`, tests)."""
+
+    def __init__(self, config: Config, progress: ProgressHook | None = None) -> None:
+        from radixlang.engine.build import build_engine
+        from radixlang.text.worker import DetokenizerLoop, load_for
+
+        self.to_engine: Sender = LocalChannel()
+        middle, back = LocalChannel(), LocalChannel()
+        self.from_ring: Receiver = back
+        self._problem: str | None = None
+        engine = build_engine(config, self.to_engine, middle, progress or (lambda *_: None))  # type: ignore[arg-type]
+        self.engine = engine
+        self.info = engine.info
+        self._detokenizer = DetokenizerLoop(load_for(config), middle, back)
+        self._threads = [
+            threading.Thread(target=self._guard, args=(name, target), name=name, daemon=True)
+            for name, target in (("engine", engine.run), ("detokenizer", self._detokenizer.run))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _guard(self, name: str, target: Callable[[], None]) -> None:
+        try:
+            target()
+        except BaseException as error:
+            log.error("the %s died", name, exc_info=error)
+            self._problem = f"The {name} died: {type(error).__name__}: {error}"
+
+    def dead(self) -> str | None:
+        return self._problem
+
+    def close(self) -> None:
+        self.to_engine.send(Drain())
+        for thread in self._threads:
+            thread.join(10)
+        self.engine.executor.close()
+
+
+def start_error(message: Dead) -> Exception:
+    """The exception for a process that died while starting."""
+    if message.config_fault:
+        # The worker told one of the two apart by type; for the reader of the line they are the same.
+        return ModelError(message.message)
+    return EngineDeadError(f"The {message.process} did not start: {message.message}")
+
+
+class RingReader:
+    """A thread that hands what the ring says to a hub on its event loop, and notices a dead ring."""
+
+    def __init__(self, ring: Ring, hub: Hub, loop: asyncio.AbstractEventLoop, on_end: Callable[[], None]) -> None:
+        self._ring = ring
+        self._hub = hub
+        self._loop = loop
+        self._on_end = on_end
+        self._stop = threading.Event()
+        self.thread = threading.Thread(target=self._run, name="ring-reader", daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        watched = time.monotonic()
+        while not self._stop.is_set():
+            messages = self._ring.from_ring.receive(0.2)
+            try:
+                if messages:
+                    self._loop.call_soon_threadsafe(self._hub.dispatch, messages)
+                    if any(isinstance(message, Stopped | Dead) for message in messages):
+                        self._loop.call_soon_threadsafe(self._on_end)
+                        return
+                now = time.monotonic()
+                if now - watched > 0.5:
+                    watched = now
+                    problem = self._ring.dead()
+                    if problem:
+                        log.error("%s", problem)
+                        self._loop.call_soon_threadsafe(self._hub.fail_all, EngineDeadError(problem))
+                        self._loop.call_soon_threadsafe(self._on_end)
+                        return
+            except RuntimeError:
+                return  # the loop is closed: nobody listens any more
+
+    def stop(self) -> None:
+        self._stop.set()
+        self.thread.join(2)
+
+
+def check_port(host: str, port: int) -> socket.socket:
+    """Bind the address now, so that a taken port is found before weights load.
+
+    Raises:
+        ConfigError: the address is in use or not ours.
+    """
+    try:
+        infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except socket.gaierror as error:
+        raise ConfigError(f"--host {host!r} is no address of this machine: {error.strerror}.") from None
+    family, kind, protocol, _, address = infos[0]
+    bound = socket.socket(family, kind, protocol)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind(address)
+    except OSError as error:
+        bound.close()
+        raise ConfigError(
+            f"Cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}; choose another --port."
+        ) from None
+    return bound
+
+
+def serve(config: Config, progress: ProgressHook | None = None, ready: Callable[[str], None] | None = None) -> int:
+    """Start everything and serve HTTP until a signal or a death. → exit code.
+
+    `ready` is called with the server's URL once the port is open.
+
+    Raises:
+        ConfigError, ModelError: before anything is served.
+    """
+    config = config.resolve()
+    configure(config.log.log_level, "server")
+    bound = check_port(config.server.host, config.server.port)
+    try:
+        return _serve(config, bound, progress, ready)
+    finally:
+        bound.close()
+
+
+def _serve(
+    config: Config, bound: socket.socket, progress: ProgressHook | None, ready: Callable[[str], None] | None
+) -> int:
+    started = time.monotonic()
+    # The heavy imports of this process run while the engine process imports torch and loads weights.
+    imported: dict[str, Any] = {}
+
+    def prepare() -> None:
+        try:
+            import uvicorn
+
+            from radixlang.server.app import create_app
+            from radixlang.server.hub import Hub
+            from radixlang.text.worker import load_for
+
+            imported["modules"] = (uvicorn, create_app, Hub)
+            imported["tokenizer"] = load_for(config)
+        except BaseException as error:
+            imported["error"] = error
+
+    side = threading.Thread(target=prepare, name="prepare")
+    side.start()
+    try:
+        ring = ProcessRing(config, progress)
+    finally:
+        side.join()
+    try:
+        if "error" in imported:
+            raise imported["error"]
+        uvicorn, create_app, hub_type = imported["modules"]
+        return asyncio.run(
+            _serve_ring(config, bound, ring, uvicorn, create_app, hub_type, imported["tokenizer"], started, ready)
+        )
+    finally:
+        ring.close()
+
+
+async def _serve_ring(
+    config: Config,
+    bound: socket.socket,
+    ring: ProcessRing,
+    uvicorn: Any,
+    create_app: Any,
+    hub_type: type[Hub],
+    tokenizer: Any,
+    started: float,
+    ready: Callable[[str], None] | None,
+) -> int:
+    hub = hub_type(config, tokenizer, ring.info, ring.to_engine)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            create_app(hub, config),
+            log_level="warning",
+            access_log=False,
+            http="httptools",
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=5,
+            server_header=False,
+        )
+    )
+    loop = asyncio.get_running_loop()
+    state = {"code": 0, "ended": False}
+    draining = asyncio.Event()
+
+    def ended() -> None:
+        if not draining.is_set():
+            state["code"] = 1
+            server.should_exit = True
+        state["ended"] = True
+
+    reader = RingReader(ring, hub, loop, ended)
+
+    def drain() -> None:
+        if draining.is_set():
+            log.warning("second signal: leaving at once")
+            server.should_exit = server.force_exit = True
+            return
+        draining.set()
+
+    async def drain_then_exit() -> None:
+        await draining.wait()
+        hub.draining = True
+        log.info("draining: %d requests still running", hub.running)
+        ring.to_engine.send(Drain())
+        deadline = loop.time() + config.server.drain_timeout
+        while hub.running and not state["ended"] and loop.time() < deadline:
+            await asyncio.sleep(0.02)
+        if hub.running:
+            log.warning("%d requests did not end within --drain-timeout and are cut off", hub.running)
+            hub.fail_all(EngineDeadError("The server is shutting down."))
+        await asyncio.sleep(0.05)  # let the last chunks reach their sockets
+        server.should_exit = True
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, drain)
+    # uvicorn would install handlers of its own that stop without draining.
+    server.capture_signals = contextlib.nullcontext
+    leaver = asyncio.create_task(drain_then_exit())
+    try:
+        if not config.server.skip_server_warmup and not draining.is_set():
+            await hub.probe(WARM_UP_TIMEOUT)
+        host, port = bound.getsockname()[:2]
+        url = f"http://{'127.0.0.1' if host in ('0.0.0.0', '::') else host}:{port}"
+        log.info("ready in %.1f s: %s serves %s", time.monotonic() - started, url, config.model_name)
+        if ready is not None:
+            ready(url)
+        await server.serve(sockets=[bound])
+    finally:
+        leaver.cancel()
+        reader.stop()
+    return int(state["code"])

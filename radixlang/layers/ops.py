@@ -1,0 +1,125 @@
+"""The small operations between the matrix products, behind one object that is chosen once at load.
+
+`TorchOps` says in plain torch what each must compute and runs everywhere; faster implementations have the same
+methods. Nothing here knows a model or a step's rows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+import torch.nn.functional as F
+
+from radixlang.registry import Registry
+
+if TYPE_CHECKING:
+    from radixlang.layers.attention import Attention
+
+
+class Ops(Protocol):
+    """Norm weights are float32; x has the computing dtype, and so have all results."""
+
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        """x [T, H] → x / rms(x) * weight, computed in float32."""
+        ...
+
+    def add_rms_norm(
+        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(norm of s, s) with s = x + residual; either argument's memory may be reused."""
+        ...
+
+    def rotation(self, positions: torch.Tensor, inverse: torch.Tensor, factor: float) -> Any:
+        """What `rotate_and_store` needs of the positions [T]; made once a step for each kind of layer.
+
+        `inverse` [dim / 2] float32 are radians per position, `factor` multiplies cosine and sine.
+        """
+        ...
+
+    def rotate_and_store(
+        self,
+        qkv: torch.Tensor,
+        layer: Attention,
+        rotation: Any,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        slots: torch.Tensor,
+    ) -> torch.Tensor:
+        """qkv [T, (heads + 2 kv_heads) * head_dim] → rotated q [T, heads, head_dim].
+
+        Query and key heads are normed if the layer has norms, then rotated (not at all when `rotation` is
+        None); k and v go to the caches [pages, page_size, kv_heads, head_dim] at `slots` [T].
+        """
+        ...
+
+    def gated(self, gate_up: torch.Tensor, activation: str) -> torch.Tensor:
+        """[T, 2 I] → act(first half) * second half; activation "silu", "gelu" or "gelu_tanh"."""
+        ...
+
+
+class TorchOps:
+    """Plain torch."""
+
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        return F.rms_norm(x.float(), weight.shape, weight, eps).to(x.dtype)
+
+    def add_rms_norm(
+        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        residual = residual.add_(x)
+        return self.rms_norm(residual, weight, eps), residual
+
+    def rotation(
+        self, positions: torch.Tensor, inverse: torch.Tensor, factor: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(cosines, sines) [T, 1, dim], the sines of the first half negated: x cos + swap(x) sin rotates."""
+        angles = positions[:, None].to(torch.float32) * inverse
+        cos, sin = angles.cos(), angles.sin()
+        if factor != 1.0:
+            cos, sin = cos * factor, sin * factor
+        return torch.cat((cos, cos), -1)[:, None], torch.cat((-sin, sin), -1)[:, None]
+
+    def rotate_and_store(
+        self,
+        qkv: torch.Tensor,
+        layer: Attention,
+        rotation: tuple[torch.Tensor, torch.Tensor] | None,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        slots: torch.Tensor,
+    ) -> torch.Tensor:
+        heads, kv_heads, dim = layer.heads, layer.kv_heads, layer.head_dim
+        parts = qkv.view(qkv.shape[0], heads + 2 * kv_heads, dim)
+        x, v = parts[:, : heads + kv_heads], parts[:, heads + kv_heads :]
+        if layer.qk_norm is not None or rotation is not None:
+            x = x.float()
+        if layer.qk_norm is not None:
+            x = F.rms_norm(x, (dim,), None, layer.eps) * layer.qk_norm
+        if rotation is not None:
+            cos, sin = rotation
+            turned, rest = x[..., : cos.shape[-1]], x[..., cos.shape[-1] :]
+            turned = (turned * cos).addcmul_(turned.roll(cos.shape[-1] // 2, -1), sin)
+            x = torch.cat((turned, rest), -1) if rest.shape[-1] else turned
+        q, k = x[:, :heads], x[:, heads:]
+        k_cache.view(-1, kv_heads, dim).index_copy_(0, slots, k.to(k_cache.dtype))
+        v_cache.view(-1, kv_heads, dim).index_copy_(0, slots, v.to(v_cache.dtype))
+        return q.to(qkv.dtype)
+
+    def gated(self, gate_up: torch.Tensor, activation: str) -> torch.Tensor:
+        gate, up = gate_up.chunk(2, -1)
+        return activate(gate, activation).mul_(up)
+
+
+def activate(x: torch.Tensor, activation: str) -> torch.Tensor:
+    """A new tensor with the activation "silu", "gelu" or "gelu_tanh" applied."""
+    if activation == "silu":
+        return F.silu(x)
+    return F.gelu(x, approximate="tanh" if activation == "gelu_tanh" else "none")
+
+
+OPS: Registry[type[Ops]] = Registry(
+    "set of layer operations",
+    "ops",
+    {"torch": "radixlang.layers.ops:TorchOps", "triton": "radixlang.layers.triton_ops:TritonOps"},
+)

@@ -1,0 +1,314 @@
+"""`Engine`: the runtime in a Python program, without HTTP.
+
+The same ring and the same hub as the server; the hub lives on an event loop in a thread of its own, so sync and
+async callers share it. Must not import torch itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import threading
+import weakref
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from typing import Any, Literal, TypeVar, overload
+
+from radixlang.config import Config
+from radixlang.errors import EngineDeadError, RequestError
+from radixlang.hub_files import resolve_model_path
+from radixlang.launch import InlineRing, ProcessRing, ProgressHook, RingReader
+from radixlang.log import configure
+from radixlang.server.hub import Hub
+from radixlang.server.native import (
+    GenerateBody,
+    answer_of,
+    no_text,
+    parse_generate,
+    prompts_of,
+    text_of_tokens,
+)
+from radixlang.server.openai.embeddings import check_dimensions, unit_vector
+from radixlang.server.stream import Stream
+from radixlang.text.worker import load_for
+
+T = TypeVar("T")
+Answer = dict[str, Any]
+
+_open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+class Engine:
+    """A model, ready to answer.
+
+    Options are those of the server's flags (`model_path=…`, `page_size=…`). `inline=True` keeps engine and
+    detokenizer in threads of this process instead of processes of their own. Use as a context manager, or call
+    `shutdown()`.
+
+    Raises:
+        ConfigError, ModelError: before anything is loaded in vain.
+    """
+
+    def __init__(
+        self,
+        model_path: str = "default",
+        *,
+        server_args: Config | None = None,
+        inline: bool = False,
+        progress: ProgressHook | None = None,
+        **options: Any,
+    ) -> None:
+        self._closed = True
+        options.setdefault("log_level", "error")
+        for spelling in ("metrics_port",):  # an article's option; the engine serves no port
+            options.pop(spelling, None)
+        config = (server_args or Config.from_flat(model_path=model_path, **options)).resolve()
+        configure(config.log.log_level, "engine")
+        name = config.model.model_path
+        path = resolve_model_path(name)
+        if path != name:
+            config = config.replace(
+                model_path=str(path), served_model_name=config.model.served_model_name or name
+            )
+        self.config = config
+        self.ring = InlineRing(config, progress) if inline else ProcessRing(config, progress)
+        self._closed = False
+        _open_engines.add(self)
+        self.tokenizer = load_for(config)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="radixlang-hub", daemon=True)
+        self._thread.start()
+        self.hub: Hub = self._call(self._make_hub())
+        self._reader = RingReader(self.ring, self.hub, self._loop, lambda: None)
+
+    async def _make_hub(self) -> Hub:
+        return Hub(self.config, self.tokenizer, self.ring.info, self.ring.to_engine)
+
+    # ---- text ----
+
+    @overload
+    def generate(
+        self, prompt: str | list[str] | None = ..., sampling_params: Any = ..., *, stream: Literal[True], **fields: Any
+    ) -> Iterator[Answer]: ...
+    @overload
+    def generate(
+        self,
+        prompt: str | list[str] | None = ...,
+        sampling_params: Any = ...,
+        *,
+        stream: Literal[False] = ...,
+        **fields: Any,
+    ) -> Any: ...
+    def generate(
+        self,
+        prompt: str | list[str] | None = None,
+        sampling_params: dict[str, Any] | list[dict[str, Any]] | None = None,
+        *,
+        stream: bool = False,
+        **fields: Any,
+    ) -> Any:
+        """Answers in the shape of the native `/generate`: a dict for one prompt, a list for a list (or n > 1).
+
+        `fields` are those of `/generate`: `input_ids`, `return_logprob`, `logprob_start_len`,
+        `top_logprobs_num`, `token_ids_logprob`, `return_text_in_logprobs`, `rid`, `priority`, `extra_key`,
+        `cache_salt`, … With `stream=True` an iterator of answers, text cumulative unless
+        `incremental_streaming_output` is set; list inputs carry an `index`.
+
+        Raises:
+            RequestError: a bad prompt or parameter. EngineError: the engine failed.
+        """
+        body = _body(prompt, sampling_params, fields)
+        if stream:
+            return self._iterate(body)
+        return self._call(self._answers(body))
+
+    async def async_generate(
+        self,
+        prompt: str | list[str] | None = None,
+        sampling_params: dict[str, Any] | list[dict[str, Any]] | None = None,
+        *,
+        stream: bool = False,
+        **fields: Any,
+    ) -> Any:
+        """`generate` for async programs: answers, or with `stream=True` an async iterator of them."""
+        body = _body(prompt, sampling_params, fields)
+        if stream:
+            return self._aiterate(body)
+        return await self._acall(self._answers(body))
+
+    def batch_generate(self, requests: list[dict[str, Any]]) -> list[Answer]:
+        """One answer for each `{"prompt": …, "sampling_params": …}`; other keys as in `generate`."""
+        bodies = [
+            _body(item.get("prompt"), item.get("sampling_params"), _without(item, "prompt", "sampling_params"))
+            for item in requests
+        ]
+
+        async def all_of_them() -> list[Answer]:
+            return list(await asyncio.gather(*(self._answers(body) for body in bodies)))
+
+        return self._call(all_of_them())
+
+    async def _answers(self, body: GenerateBody) -> Any:
+        requests, as_list, rid = parse_generate(body)
+        text_of = text_of_tokens(self.hub) if body.return_text_in_logprobs else no_text
+        sequences = await self.hub.generate(requests, rid).collect()
+        answers = [answer_of(self.hub, s, text_of, bool(body.return_prompt_token_ids)) for s in sequences]
+        return answers if as_list else answers[0]
+
+    async def _open_stream(self, body: GenerateBody) -> tuple[Stream, bool]:
+        requests, as_list, rid = parse_generate(body)
+        stream = self.hub.generate(requests, rid)
+        return await stream.open(), as_list
+
+    async def _next(self, stream: Stream, as_list: bool, body: GenerateBody) -> Answer | None:
+        try:
+            output = await stream.__anext__()
+        except StopAsyncIteration:
+            return None
+        part = output if self.config.server.incremental_streaming_output else None
+        text_of = text_of_tokens(self.hub) if body.return_text_in_logprobs else no_text
+        answer = answer_of(self.hub, output.sequence, text_of, bool(body.return_prompt_token_ids), part)
+        if as_list:
+            answer["index"] = output.index
+        return answer
+
+    def _iterate(self, body: GenerateBody) -> Iterator[Answer]:
+        stream, as_list = self._call(self._open_stream(body))
+
+        def answers() -> Iterator[Answer]:
+            try:
+                while (answer := self._call(self._next(stream, as_list, body))) is not None:
+                    yield answer
+            finally:
+                if not self._closed:
+                    self._call(stream.aclose())
+
+        return answers()
+
+    async def _aiterate(self, body: GenerateBody) -> AsyncIterator[Answer]:
+        stream, as_list = await self._acall(self._open_stream(body))
+        try:
+            while (answer := await self._acall(self._next(stream, as_list, body))) is not None:
+                yield answer
+        finally:
+            if not self._closed:
+                await self._acall(stream.aclose())
+
+    # ---- embeddings ----
+
+    def encode(
+        self,
+        prompt: str | list[str] | None = None,
+        *,
+        input_ids: list[Any] | None = None,
+        dimensions: int | None = None,
+    ) -> Any:
+        """Embeddings of unit length: `{"embedding", "meta_info"}`, or a list of them for a list."""
+        return self._call(self._encode(prompt, input_ids, dimensions))
+
+    async def async_encode(
+        self,
+        prompt: str | list[str] | None = None,
+        *,
+        input_ids: list[Any] | None = None,
+        dimensions: int | None = None,
+    ) -> Any:
+        """`encode` for async programs."""
+        return await self._acall(self._encode(prompt, input_ids, dimensions))
+
+    async def _encode(self, prompt: Any, input_ids: Any, dimensions: int | None) -> Any:
+        requests, as_list = prompts_of(prompt, input_ids)
+        for request in requests:
+            request.embed = True
+        check_dimensions(self.hub, dimensions)
+        sequences = await self.hub.generate(requests).collect()
+        answers = [
+            {
+                "embedding": unit_vector(sequence, dimensions).tolist(),
+                "meta_info": {"id": sequence.rid, "prompt_tokens": sequence.prompt_tokens},
+            }
+            for sequence in sequences
+        ]
+        return answers if as_list else answers[0]
+
+    # ---- control ----
+
+    def flush_cache(self) -> bool:
+        """Empty the prefix cache; False when requests are running."""
+        return bool(self._call(self.hub.control("flush_cache")))
+
+    def get_server_info(self) -> dict[str, Any]:
+        """The configuration and the engine's figures, flat."""
+        return {**self.config.flat(), **self._call(self.hub.control("server_info"))}
+
+    def abort_request(self, rid: str = "", abort_all: bool = False) -> None:
+        """End a request (exact id) or all; their answers then finish with the reason `abort`."""
+
+        async def abort() -> None:
+            self.hub.abort(rid, abort_all)
+
+        self._call(abort())
+
+    def get_all_child_pids(self) -> list[int]:
+        """Process ids of engine and detokenizer; empty when inline."""
+        return self.ring.pids() if isinstance(self.ring, ProcessRing) else []
+
+    def shutdown(self) -> None:
+        """End the engine. Running requests fail; calling it twice is harmless."""
+        if self._closed:
+            return
+        self._closed = True
+        _open_engines.discard(self)
+        self._reader.stop()
+        self._loop.call_soon_threadsafe(self.hub.fail_all, EngineDeadError("The engine was shut down."))
+        self.ring.close()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5)
+        self.hub.close()
+        self._loop.close()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.shutdown()
+
+    # ---- between the caller's thread and the hub's loop ----
+
+    def _submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        if self._closed:
+            work.close()
+            raise EngineDeadError("The engine was shut down.")
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        future = self._submit(work)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    async def _acall(self, work: Coroutine[Any, Any, T]) -> T:
+        return await asyncio.wrap_future(self._submit(work))
+
+
+def _body(prompt: Any, sampling_params: Any, fields: dict[str, Any]) -> GenerateBody:
+    unknown = sorted(set(fields) - set(GenerateBody.__struct_fields__))
+    if unknown:
+        raise RequestError(f"Unknown argument {unknown[0]!r} of generate.", unknown[0])
+    if "text" in fields:
+        raise RequestError("Pass the text as `prompt`.", "text")
+    return GenerateBody(text=prompt, sampling_params=sampling_params, **fields)
+
+
+def _without(mapping: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {key: value for key, value in mapping.items() if key not in names}
+
+
+def _shut_all() -> None:
+    for engine in list(_open_engines):
+        engine.shutdown()
+
+
+atexit.register(_shut_all)

@@ -1,0 +1,1 @@
+"""Device memory: KV pools, the request table, and how large they may be."""

@@ -1,0 +1,46 @@
+"""The KV pool: K and V of every token in pages, one pair of tensors per layer.
+
+    k, v  [num_pages, page_size, kv_heads, head_dim]        page 0 is the sink: padding is written there
+
+Which page belongs to whom is the host's business; must not know requests.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from radixlang.models.spec import ModelSpec
+
+
+class KvPool:
+    """`layers[i]` is layer i's (k, v). An encoder has none."""
+
+    def __init__(
+        self, spec: ModelSpec, num_pages: int, page_size: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        shape = (num_pages, page_size, spec.num_kv_heads, spec.head_dim)
+        self.num_pages = num_pages
+        self.page_size = page_size
+        count = 0 if spec.encoder else spec.num_layers
+        # Not zeroed: the operating system then gives memory only to the pages that are used. Readers must
+        # therefore never let a slot past a row's length into a sum.
+        self.layers = [
+            (torch.empty(shape, dtype=dtype, device=device), torch.empty(shape, dtype=dtype, device=device))
+            for _ in range(count)
+        ]
+        for k, v in self.layers:
+            k[0].zero_()
+            v[0].zero_()
+
+    @property
+    def nbytes(self) -> int:
+        return sum(k.nbytes + v.nbytes for k, v in self.layers)
+
+    def copy(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Copy pages `source[i]` to `target[i]` (int64 ids) in all layers; no page is in both lists."""
+        for pair in self.layers:
+            for cache in pair:
+                cache[target] = cache[source]

@@ -1,0 +1,79 @@
+"""How many KV pages fit: the arithmetic between a device's memory and the pool."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from radixlang.errors import ConfigError
+
+if TYPE_CHECKING:
+    from radixlang.models.spec import ModelSpec
+
+CPU_SHARE = 0.25
+"""part of the available RAM that the KV pool takes on a CPU when nothing is asked for"""
+CPU_CAP = 8 << 30
+ACCELERATOR_FRACTION = 0.88
+"""default of --mem-fraction-static on accelerators; the rest is for activations and logits"""
+LEAST_TOKENS = 128
+"""a pool smaller than this serves nobody"""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of a device after the weights are loaded."""
+
+    cpu: bool
+    total: int
+    free: int
+    weights: int
+
+
+def kv_pages(
+    spec: ModelSpec,
+    memory: Memory,
+    *,
+    page_size: int,
+    element_bytes: int,
+    max_running: int,
+    context_length: int,
+    fraction: float | None,
+    max_total_tokens: int | None,
+) -> int:
+    """Number of pages of the pool, the sink included.
+
+    Never more than `max_running` rows of `context_length` tokens can use, nor than `max_total_tokens`.
+
+    Raises:
+        ConfigError: the memory left is too small to serve anything; says how much there is and which flag
+            changes it.
+    """
+    row_pages = -(-context_length // page_size)
+    pages = max_running * row_pages
+    if max_total_tokens is not None:
+        pages = min(pages, max_total_tokens // page_size)
+    page_bytes = spec.kv_bytes_per_token(element_bytes) * page_size
+    least = min(row_pages, -(-LEAST_TOKENS // page_size))
+    if pages < least:
+        raise ConfigError(
+            f"--max-total-tokens {max_total_tokens} is too small: at least {least * page_size} tokens "
+            f"({least} pages of {page_size}) are needed."
+        )
+    if page_bytes == 0:
+        return pages + 1
+    if memory.cpu and fraction is None:
+        budget = min(int(memory.free * CPU_SHARE), CPU_CAP)
+    elif memory.cpu:
+        budget = min(int(memory.total * fraction) - memory.weights, memory.free)
+    else:
+        share = ACCELERATOR_FRACTION if fraction is None else fraction
+        budget = int(memory.total * share) - max(memory.total - memory.free, memory.weights)
+    fit = budget // page_bytes - 1
+    if fit < least:
+        raise ConfigError(
+            f"No room for KV pages: {max(budget, 0) / 2**20:.0f} MiB are left beside "
+            f"{memory.weights / 2**20:.0f} MiB of weights ({memory.total / 2**20:.0f} MiB in all, "
+            f"{memory.free / 2**20:.0f} MiB free) but {(least + 1) * page_bytes / 2**20:.0f} MiB are needed for "
+            f"{least * page_size} tokens; raise --mem-fraction-static or take a smaller model."
+        )
+    return min(pages, fit) + 1

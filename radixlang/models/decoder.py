@@ -1,0 +1,134 @@
+"""The one decoder: runs any `ModelSpec` that is not an encoder.
+
+Written with few, large operations, because on a CPU a small model's step is mostly overhead. Knows neither
+how weights are stored (the quantisation method does) nor which kernels run (`Ops` does).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from radixlang.forward import current
+from radixlang.layers.attention import Attention
+from radixlang.layers.ops import Ops
+from radixlang.layers.rotary import frequencies
+from radixlang.models.loader import Weights
+from radixlang.models.spec import ModelSpec, RopeSpec
+from radixlang.quant import Linear
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer's parts. `after_attention` and `after_mlp` are the extra norms of Gemma-2/3."""
+
+    attention: Attention
+    rope: RopeSpec | None
+    qkv: Linear
+    output: Linear
+    gate_up: Linear
+    down: Linear
+    before_attention: torch.Tensor
+    after_attention: torch.Tensor | None
+    before_mlp: torch.Tensor
+    after_mlp: torch.Tensor | None
+
+
+class Decoder:
+    """A `Model` (see `radixlang.models`)."""
+
+    def __init__(self, spec: ModelSpec, weights: Weights, ops: Ops) -> None:
+        self.spec = spec
+        self.ops = ops
+        self.embedding = weights.embedding("model.embed_tokens")
+        self.embedding_scale = torch.tensor(spec.embedding_scale, dtype=weights.dtype).item()
+        self.layers = [self._layer(weights, i) for i in range(spec.num_layers)]
+        self.norm = weights.norm("model.norm", spec.norm_offset)
+        self.head = self.embedding.head() if spec.tie_embeddings else weights.linear("", ["lm_head"])
+        # The norm that follows layer i is the next layer's first one.
+        self.next_norms = [layer.before_attention for layer in self.layers[1:]] + [self.norm]
+        self.ropes: list[tuple[RopeSpec, torch.Tensor, float]] = []
+        for layer in self.layers:
+            if layer.rope is not None and all(layer.rope != known for known, _, _ in self.ropes):
+                inverse, factor = frequencies(layer.rope)
+                self.ropes.append((layer.rope, inverse.to(weights.device), factor))
+        self.rope_of = [
+            next((i for i, (rope, _, _) in enumerate(self.ropes) if rope == layer.rope), -1) for layer in self.layers
+        ]
+        self.weight_bytes = weights.nbytes
+
+    def _layer(self, weights: Weights, index: int) -> Layer:
+        spec, rule = self.spec, self.spec.layers[index]
+        prefix = f"model.layers.{index}."
+        attention, mlp = prefix + "self_attn.", prefix + "mlp."
+        q_norm = k_norm = None
+        if spec.qk_norm:
+            q_norm = weights.norm(attention + "q_norm", spec.norm_offset)
+            k_norm = weights.norm(attention + "k_norm", spec.norm_offset)
+        norms = ["input_layernorm", None, "post_attention_layernorm", None]
+        if spec.sandwich_norms:
+            norms = [
+                "input_layernorm",
+                "post_attention_layernorm",
+                "pre_feedforward_layernorm",
+                "post_feedforward_layernorm",
+            ]
+        before_attention, after_attention, before_mlp, after_mlp = (
+            None if name is None else weights.norm(prefix + name, spec.norm_offset) for name in norms
+        )
+        assert before_attention is not None and before_mlp is not None
+        return Layer(
+            attention=Attention(
+                heads=spec.num_heads,
+                kv_heads=spec.num_kv_heads,
+                head_dim=spec.head_dim,
+                scale=spec.scale,
+                window=rule.window,
+                softcap=spec.attention_softcap,
+                q_norm=q_norm,
+                k_norm=k_norm,
+                eps=spec.norm_eps,
+            ),
+            rope=rule.rope,
+            qkv=weights.linear(attention, ["q_proj", "k_proj", "v_proj"], spec.qkv_bias),
+            output=weights.linear(attention, ["o_proj"], spec.output_bias),
+            gate_up=weights.linear(mlp, ["gate_proj", "up_proj"], spec.mlp_bias),
+            down=weights.linear(mlp, ["down_proj"], spec.mlp_bias),
+            before_attention=before_attention,
+            after_attention=after_attention,
+            before_mlp=before_mlp,
+            after_mlp=after_mlp,
+        )
+
+    def __call__(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """[T], [T] → [T, hidden] after the final norm; writes the tokens' K and V into the pages."""
+        context, ops, eps = current(), self.ops, self.spec.norm_eps
+        batch, backend, plan = context.batch, context.attention, context.plan
+        rotations: list[Any] = [ops.rotation(positions, inverse, factor) for _, inverse, factor in self.ropes]
+        rotations.append(None)  # layers that do not rotate have index -1
+        stream = self.embedding(input_ids)
+        if self.embedding_scale != 1.0:
+            stream = stream * self.embedding_scale
+        x = ops.rms_norm(stream, self.layers[0].before_attention, eps)
+        for layer, rope, next_norm, (k_cache, v_cache) in zip(
+            self.layers, self.rope_of, self.next_norms, context.kv, strict=True
+        ):
+            q = ops.rotate_and_store(layer.qkv(x), layer.attention, rotations[rope], k_cache, v_cache, batch.slots)
+            x = backend.forward(layer.attention, q, k_cache, v_cache, batch, plan)
+            x = layer.output(x.reshape(x.shape[0], -1))
+            if layer.after_attention is not None:
+                x = ops.rms_norm(x, layer.after_attention, eps)
+            x, stream = ops.add_rms_norm(x, stream, layer.before_mlp, eps)
+            x = layer.down(ops.gated(layer.gate_up(x), self.spec.activation))
+            if layer.after_mlp is not None:
+                x = ops.rms_norm(x, layer.after_mlp, eps)
+            x, stream = ops.add_rms_norm(x, stream, next_norm, eps)
+        return x
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[S, hidden] → [S, vocab] float32, soft-capped."""
+        out = self.head(hidden).float()
+        cap = self.spec.final_softcap
+        return out.div_(cap).tanh_().mul_(cap) if cap else out

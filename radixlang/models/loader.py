@@ -1,0 +1,141 @@
+"""From a checkpoint to a running model: source, check against the layout, quantisation method, operations.
+
+`Weights` is what a model builds itself from; it counts what was read, so that every stored tensor is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from radixlang.layers.ops import OPS
+from radixlang.models import Model, family_of
+from radixlang.models.files import read_checkpoint
+from radixlang.models.layout import Layout
+from radixlang.models.weights import DummySource, SafetensorsSource, WeightSource, verify
+from radixlang.quant import METHODS, Embedding, Linear, QuantMethod, StoredWeight
+
+if TYPE_CHECKING:
+    from radixlang.config import ModelConfig
+    from radixlang.models.spec import ModelSpec
+
+log = logging.getLogger(__name__)
+
+Progress = Callable[[int, int], None]
+
+
+class Weights:
+    """The tensors of one checkpoint, handed out as linears, tables and vectors.
+
+    `nbytes` is the memory of everything handed out so far.
+    """
+
+    def __init__(
+        self, source: WeightSource, layout: Layout, method: QuantMethod, device: str, dtype: torch.dtype, progress: Progress
+    ) -> None:
+        self.device = device
+        self.dtype = dtype
+        self.nbytes = 0
+        self._source = source
+        self._method = method
+        self._left = dict(layout)
+        self._progress = progress
+        self._total = sum(math.prod(shape) for shape in layout.values())
+        self._done = 0
+
+    def linear(self, prefix: str, names: Sequence[str], bias: bool = False) -> Linear:
+        """One linear out of `prefix + name` for each name, outputs side by side."""
+        weights = [self._take(f"{prefix}{name}.weight") for name in names]
+        biases = [self._take(f"{prefix}{name}.bias") for name in names] if bias else []
+        result = self._method.linear(weights, biases)
+        self._count(result.nbytes, [*weights, *biases])
+        return result
+
+    def embedding(self, name: str) -> Embedding:
+        """The table `name`."""
+        weight = self._take(f"{name}.weight")
+        result = self._method.embedding(weight)
+        self._count(result.nbytes, [weight])
+        return result
+
+    def vector(self, name: str) -> torch.Tensor:
+        """A small tensor as float32 on the device."""
+        stored = self._take(name)
+        result = stored.dense().to(self.device, torch.float32, copy=True)
+        self._count(result.nbytes, [stored])
+        return result
+
+    def norm(self, name: str, offset: float = 0.0) -> torch.Tensor:
+        """A norm's weight with `offset` added, float32."""
+        weight = self.vector(f"{name}.weight")
+        return weight + offset if offset else weight
+
+    def finish(self) -> None:
+        """Everything that was laid out has been used: a model that forgets a tensor is a bug."""
+        assert not self._left, f"never loaded: {sorted(self._left)}"
+
+    def _take(self, name: str) -> StoredWeight:
+        del self._left[name]
+        return self._source.tensors[name]
+
+    def _count(self, nbytes: int, used: Sequence[StoredWeight]) -> None:
+        self.nbytes += nbytes
+        self._done += sum(math.prod(stored.shape) for stored in used)
+        self._progress(self._done, self._total)
+
+
+def load(
+    spec: ModelSpec, model: ModelConfig, device: str, dtype: torch.dtype, progress: Progress
+) -> Model:
+    """See `radixlang.models.load_model`."""
+    family = family_of(spec.architecture)
+    layout: Layout = _resolve(family.layout)(spec)
+    source: WeightSource
+    if model.load_format == "dummy":
+        source = DummySource(layout, spec, device)
+    else:
+        checkpoint = read_checkpoint(model)
+        if checkpoint.gguf:
+            from radixlang.models.gguf_weights import GgufSource
+
+            source = GgufSource(checkpoint.path, spec)
+        else:
+            source = SafetensorsSource(checkpoint.path, family.renames)
+    verify(source, layout, spec)
+    if source.skipped:
+        log.info("%s: %d tensors of other parts are left out.", source.what, source.skipped)
+    method = METHODS.get(choose_method(model, device, dtype))(device, dtype)
+    weights = Weights(source, layout, method, device, dtype, progress)
+    result = _resolve(family.runner)(spec, weights, OPS.get(choose_ops(device, dtype))())
+    weights.finish()
+    return result
+
+
+def choose_method(model: ModelConfig, device: str, dtype: torch.dtype) -> str:
+    """On CPUs `--dtype auto` keeps the stored form and computes in float32; all else is dense."""
+    automatic = model.dtype == "auto" and dtype == torch.float32
+    return "cpu_packed" if automatic and torch.device(device).type == "cpu" else "unquantized"
+
+
+def choose_ops(device: str, dtype: torch.dtype) -> str:
+    """The operations for a device."""
+    return "torch"
+
+
+def compute_dtype(model: ModelConfig, spec: ModelSpec, device: str) -> torch.dtype:
+    """What `--dtype` means on a device; "auto" is float32 on CPUs and for encoders, else 16 bits."""
+    if model.dtype != "auto":
+        return getattr(torch, model.dtype)
+    if spec.encoder or torch.device(device).type == "cpu":
+        return torch.float32
+    return torch.float16 if spec.checkpoint_dtype == "float16" else torch.bfloat16
+
+
+def _resolve(target: str) -> Any:
+    module, _, attribute = target.partition(":")
+    return getattr(importlib.import_module(module), attribute)

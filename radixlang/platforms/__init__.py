@@ -1,0 +1,82 @@
+"""What differs between devices: memory, the in-order stream, host copies, the default dtype.
+
+One small class per platform; everything else of the device column is written against `Platform`. Must not
+know plans, models or requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from radixlang.errors import ConfigError
+
+
+class Pending(Protocol):
+    """Work that was put on the stream."""
+
+    def wait(self) -> Any:
+        """Block until the work and its copies home are done. Returns its value or raises its exception."""
+        ...
+
+
+class Platform(Protocol):
+    """A device and its one in-order stream."""
+
+    device: torch.device
+
+    def describe(self) -> str:
+        """The device's name, for people."""
+        ...
+
+    def total_memory(self) -> int:
+        """Bytes of memory the device has."""
+        ...
+
+    def free_memory(self) -> int:
+        """Bytes that can still be allocated."""
+        ...
+
+    def default_dtype(self, checkpoint: str) -> torch.dtype:
+        """What `--dtype auto` means for a checkpoint saved in the named dtype."""
+        ...
+
+    def submit(self, work: Callable[[], Any]) -> Pending:
+        """Put `work` behind everything submitted before. Does not wait for the device."""
+        ...
+
+    def upload(self, array: np.ndarray) -> torch.Tensor:
+        """Copy (or share) a host array; only inside submitted work."""
+        ...
+
+    def home(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Begin the copy to the host; its values are valid after the work's `wait`."""
+        ...
+
+    def close(self) -> None:
+        """Finish what is submitted and release the stream."""
+        ...
+
+
+def find_platform(device: str = "auto", num_threads: int | None = None) -> Platform:
+    """The platform of a `--device` value: "auto" takes the accelerator torch finds, else the CPU.
+
+    Raises:
+        ConfigError: torch cannot use the named device here.
+    """
+    found = torch.accelerator.current_accelerator(check_available=True)
+    accelerator = found.type if found is not None else None
+    kind = (accelerator or "cpu") if device == "auto" else device.split(":")[0]
+    if kind == "cpu":
+        from radixlang.platforms.cpu import CpuPlatform
+
+        return CpuPlatform(num_threads)
+    if kind != accelerator:
+        here = f"torch finds only {accelerator} and cpu" if accelerator else "torch finds only the cpu"
+        raise ConfigError(f"--device {device} cannot be used: {here} on this machine.")
+    from radixlang.platforms.accelerator import AcceleratorPlatform
+
+    return AcceleratorPlatform(device if ":" in device else kind)

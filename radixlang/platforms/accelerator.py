@@ -1,0 +1,77 @@
+"""GPUs and other accelerators through `torch.accelerator`: the current stream, events, pinned host copies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+
+class _Recorded:
+    """A value whose copies home are complete once `event` has passed, or the exception raised instead."""
+
+    def __init__(self, value: Any, event: torch.Event | None, error: Exception | None) -> None:
+        self._value, self._event, self._error = value, event, error
+
+    def wait(self) -> Any:
+        if self._error is not None:
+            raise self._error
+        assert self._event is not None
+        self._event.synchronize()
+        return self._value
+
+
+class AcceleratorPlatform:
+    """Work is issued at once from the calling thread and runs in order on the device's current stream.
+
+    The default stream is enough: weights, caches and steps are all made on it, so nothing needs a fence.
+    """
+
+    def __init__(self, device: str) -> None:
+        self.device = torch.device(device)
+        if self.device.index is not None:
+            torch.accelerator.set_device_index(self.device.index)
+        self._pins = self.device.type in ("cuda", "xpu")
+
+    def describe(self) -> str:
+        module = getattr(torch, self.device.type, None)
+        name = getattr(module, "get_device_name", None)
+        return str(name(self.device)) if name else self.device.type
+
+    def total_memory(self) -> int:
+        return int(torch.accelerator.get_memory_info(self.device.index)[1])
+
+    def free_memory(self) -> int:
+        torch.accelerator.empty_cache()
+        return int(torch.accelerator.get_memory_info(self.device.index)[0])
+
+    def default_dtype(self, checkpoint: str) -> torch.dtype:
+        """The checkpoint's own."""
+        return getattr(torch, checkpoint)
+
+    def submit(self, work: Callable[[], Any]) -> _Recorded:
+        try:
+            value = work()
+            event = torch.Event(self.device)
+            event.record(torch.accelerator.current_stream())
+        except Exception as error:
+            return _Recorded(None, None, error)
+        return _Recorded(value, event, None)
+
+    def upload(self, array: np.ndarray) -> torch.Tensor:
+        tensor = torch.from_numpy(array)
+        if self._pins:
+            # torch keeps the pinned block until the copy has passed the stream.
+            return tensor.pin_memory().to(self.device, non_blocking=True)
+        return tensor.to(self.device)
+
+    def home(self, tensor: torch.Tensor) -> torch.Tensor:
+        if not self._pins:
+            return tensor.cpu()
+        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        return host.copy_(tensor, non_blocking=True)
+
+    def close(self) -> None:
+        torch.accelerator.synchronize(self.device.index)

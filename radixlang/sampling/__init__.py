@@ -1,0 +1,1 @@
+"""From logits to tokens: per-row sampling state, the sampler, log-probabilities."""

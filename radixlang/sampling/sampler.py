@@ -1,0 +1,156 @@
+"""The draw: logits in, one token per row out, the same token whatever other rows are drawn with it.
+
+A draw is an inverse look-up: the row's kept probabilities are laid end to end and its one uniform number
+points at a token. Rows without limits lay out the whole vocabulary in token order; rows with top-k, top-p or
+min-p lay out their candidates from the most likely down, equal ones by token id. Both top-k and top-p look at
+the whole distribution (neither sees the other's cut).
+
+    kept:  rank < top_k   and   probability of better tokens < top_p   and   p >= min_p * best p
+
+Each condition holds for a prefix of the ranking, so a row needs its best few tokens only: as many as are
+kept, and one more to know that a tie is complete. We take some, and more where these were too few; how many
+were taken changes nothing about the result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from radixlang.plan import Ints
+from radixlang.sampling.batch import Group, Limits, SamplingBatch
+
+FIRST_CANDIDATES = 256
+MORE_CANDIDATES = 4096
+
+
+@dataclass
+class Drawn:
+    """Outcome for S rows."""
+
+    tokens: torch.Tensor
+    """[S] int64"""
+    bad: torch.Tensor
+    """[S] bool: the logits have no finite maximum, the token means nothing"""
+    logits: torch.Tensor
+    """[S, vocab] float32: what the draw was made from, divided by the temperature (1 for greedy rows)"""
+
+
+def sample(
+    state: SamplingBatch, logits: torch.Tensor, rows: Ints, bits: torch.Tensor | None, masked: Ints
+) -> Drawn:
+    """Draw a token for each row and count it. `logits` float32 [S, vocab] is changed in place.
+
+    `bits` int32 [G, words] are grammar masks (bit set = allowed) of the S-indexes `masked`, None for none.
+    """
+    group = state.group(rows)
+    state.adjust(logits, group, bits, masked)
+    if group.temperature is None:
+        best, tokens = logits.max(-1)
+        drawn = Drawn(tokens, ~best.isfinite(), logits)
+    else:
+        best = logits.amax(-1, keepdim=True)
+        bad = ~best.isfinite()
+        if logits.device.type != "cpu" or bool(bad.any()):
+            logits.masked_fill_(bad, 0.0)
+            best = best.masked_fill(bad, 0.0)
+        logits.div_(group.temperature)
+        tokens = _draw(logits, best / group.temperature, group, state.uniforms(group))
+        drawn = Drawn(tokens, bad[:, 0], logits)
+    state.advance(group, drawn.tokens)
+    return drawn
+
+
+def _draw(logits: torch.Tensor, best: torch.Tensor, group: Group, noise: torch.Tensor) -> torch.Tensor:
+    tokens = torch.empty(group.size, dtype=torch.int64, device=logits.device)
+    if len(group.greedy):
+        tokens[group.greedy] = logits[group.greedy].argmax(-1)
+    if len(group.free):
+        at = group.free
+        tokens[at] = _draw_free(_rows(logits, at), best[at], noise[at])
+    if len(group.limited):
+        at = group.limited
+        assert group.limits is not None
+        tokens[at] = _draw_limited(_rows(logits, at), best[at], noise[at], group.limits)
+    return tokens
+
+
+def _rows(logits: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    """`logits[at]` without a copy when these are all rows (the index is always in order)."""
+    return logits if len(at) == len(logits) else logits[at]
+
+
+def _draw_free(logits: torch.Tensor, best: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+    weights = (logits - best).exp_()
+    ends = weights.cumsum(-1)
+    # noise <= 1 - 2^-24, so the product is below the total even after rounding to float32.
+    token = torch.searchsorted(ends, noise * ends[:, -1:], right=True).clamp_(max=logits.shape[1] - 1)
+    # A parallel sum need not grow evenly: never let it point at an impossible token.
+    possible = weights.gather(1, token) > 0
+    return torch.where(possible, token, weights.argmax(-1, keepdim=True))[:, 0]
+
+
+def _draw_limited(
+    logits: torch.Tensor, best: torch.Tensor, noise: torch.Tensor, limits: Limits
+) -> torch.Tensor:
+    vocab = logits.shape[1]
+    total = (logits - best).exp_().sum(-1, keepdim=True) if limits.uses_top_p else best.new_ones(best.shape)
+    on_cpu = logits.device.type == "cpu"
+    first = FIRST_CANDIDATES if limits.max_top_k is None else limits.max_top_k + 1
+    if not on_cpu and (limits.max_top_k is None or limits.max_top_k > MORE_CANDIDATES):
+        # Asking whether the candidates are enough would make the host wait for the device.
+        first = vocab
+    tokens, enough = _draw_among(logits, best, noise, total, limits, min(first, MORE_CANDIDATES if on_cpu else vocab))
+    if not on_cpu:
+        return tokens
+    for count in (MORE_CANDIDATES, vocab):
+        again = (~enough).nonzero()[:, 0]
+        if not len(again):
+            break
+        part = Limits(
+            limits.top_k[again], limits.top_p[again], limits.min_p[again], limits.max_top_k, limits.uses_top_p
+        )
+        tokens[again], enough[again] = _draw_among(
+            logits[again], best[again], noise[again], total[again], part, min(count, vocab)
+        )
+    return tokens
+
+
+def _draw_among(
+    logits: torch.Tensor,
+    best: torch.Tensor,
+    noise: torch.Tensor,
+    total: torch.Tensor,
+    limits: Limits,
+    count: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draw among the `count` best tokens. → (tokens [R], [R] whether these were all that matter)."""
+    vocab = logits.shape[1]
+    if count >= vocab:
+        values, ids = logits.sort(dim=-1, descending=True, stable=True)
+    else:
+        values, ids = logits.topk(count, -1)
+        by_id = ids.argsort(-1)
+        values, order = values.gather(1, by_id).sort(dim=-1, descending=True, stable=True)
+        ids = ids.gather(1, by_id).gather(1, order)
+    weights = (values - best).exp_()
+    ends = weights.cumsum(-1)
+    better = F.pad(ends[:, :-1], (1, 0))
+    ranks = torch.arange(weights.shape[1], device=logits.device)
+    kept = (
+        (ranks < limits.top_k)
+        & (better < limits.top_p * total)
+        & (weights >= limits.min_p)
+        & (weights > 0)
+    )
+    number = kept.sum(-1, keepdim=True)
+    mass = ends.gather(1, number - 1)
+    place = ((ends <= noise * mass) & kept).sum(-1, keepdim=True).clamp_(max=number - 1)
+    tokens = ids.gather(1, place)[:, 0]
+    if count >= vocab:
+        return tokens, torch.ones_like(tokens, dtype=torch.bool)
+    next_value = values.gather(1, number.clamp(max=count - 1))
+    enough = (number < count) & (next_value < values.gather(1, number - 1))
+    return tokens, enough[:, 0]

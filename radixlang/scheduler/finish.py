@@ -1,0 +1,71 @@
+"""When a request has ended and why, and one step's news as a `Tokens` message. Must not know pages or rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from radixlang.messages import Logprobs, RequestMeta, Tokens, pack_ids
+from radixlang.plan import PositionLogprobs
+from radixlang.scheduler.logprobs import pack
+from radixlang.scheduler.request import Request
+
+
+def finish_reason(request: Request, token: int) -> dict[str, Any] | None:
+    """The finish reason after `token`, the newest one, was appended; None while the request goes on."""
+    if token in request.ends:
+        return {"type": "stop", "matched": token}
+    if request.tokens.size >= request.limit:
+        return {"type": "length", "length": request.generated}
+    return None
+
+
+class News:
+    """The columns of a `Tokens` message in the making."""
+
+    def __init__(self) -> None:
+        self.rids: list[str] = []
+        self.ids: list[int] = []
+        self.counts: list[int] = []
+        self.finishes: list[dict[str, Any] | None] = []
+        self.metas: list[RequestMeta | None] = []
+        self.prompt_logprobs: dict[int, Logprobs] = {}
+        self.output_logprobs: dict[int, Logprobs] = {}
+
+    def token(self, request: Request, token: int, reason: dict[str, Any] | None, now: float) -> None:
+        """One more token of a request."""
+        self.ids.append(token)
+        self._entry(request, 1, reason, now)
+
+    def ending(self, request: Request, reason: dict[str, Any], now: float) -> None:
+        """The end of a request without a token."""
+        self._entry(request, 0, reason, now)
+
+    def _entry(self, request: Request, count: int, reason: dict[str, Any] | None, now: float) -> None:
+        first = not request.first_token_time
+        if first:
+            request.first_token_time = now
+            if request.logprobs is not None:
+                kept = request.logprobs.take()
+                if kept is not None:
+                    self.prompt_logprobs[len(self.rids)] = kept
+        self.rids.append(request.rid)
+        self.counts.append(count)
+        self.finishes.append(reason)
+        self.metas.append(request.meta() if first or reason is not None else None)
+
+    def logprobs(self, values: PositionLogprobs) -> None:
+        """Log-probabilities of the token added last."""
+        self.output_logprobs[len(self.rids) - 1] = pack(np.array(self.ids[-1:], np.int32), values)
+
+    def message(self) -> Tokens:
+        return Tokens(
+            rids=self.rids,
+            counts=self.counts,
+            ids=pack_ids(self.ids),
+            finishes=self.finishes,
+            metas=self.metas,
+            prompt_logprobs=self.prompt_logprobs,
+            output_logprobs=self.output_logprobs,
+        )

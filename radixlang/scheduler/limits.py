@@ -1,0 +1,60 @@
+"""The numbers the scheduler lives by, fixed at start. Must not know how they were found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class SchedulerLimits:
+    """What one engine can hold and how it shares it out. Tokens unless said otherwise."""
+
+    num_pages: int
+    """KV pages on the device, page 0 (the sink) included"""
+    page_size: int
+    context_length: int
+    """most tokens of one request, prompt and output together"""
+    max_running_requests: int
+    """rows of the request table, the sink row 0 not counted"""
+    chunked_prefill_size: int = 8192
+    """most prompt tokens of a step; longer prompts are cut into chunks. -1: prompts are never cut"""
+    max_prefill_tokens: int = 16384
+    """most prompt tokens of a step; without chunks a longer prompt still gets a step of its own"""
+    max_queued_requests: int | None = None
+    """most requests that wait for their first admission; None: no limit"""
+    eos_ids: tuple[int, ...] = ()
+    vocab_size: int = 0
+    """0: token ids are not checked"""
+    policy: str = "fcfs"
+    eviction: str = "lru"
+    radix_cache: bool = True
+    conservativeness: float = 1.0
+    """scales the share of max_new_tokens that admission expects requests to use"""
+    random_seed: int = 0
+    encoder: bool = False
+    """the model attends both ways and only embeds: a prompt is computed in one grant, nothing is cached"""
+
+    @property
+    def usable_pages(self) -> int:
+        return self.num_pages - 1
+
+    @property
+    def capacity(self) -> int:
+        """Tokens whose KV the whole pool holds."""
+        return self.usable_pages * self.page_size
+
+    @property
+    def chunked(self) -> bool:
+        return self.chunked_prefill_size > 0 and not self.encoder
+
+    @property
+    def prompt_budget(self) -> int:
+        """Prompt tokens of one step."""
+        limits = [self.max_prefill_tokens] if self.max_prefill_tokens > 0 else []
+        if self.chunked:
+            limits.append(self.chunked_prefill_size)
+        return min(limits, default=1 << 30)
+
+    def pages_for(self, tokens: int) -> int:
+        """Pages that hold the KV of `tokens` tokens."""
+        return -(-tokens // self.page_size)

@@ -1,0 +1,153 @@
+"""Who owns which page: the pool, the tree, or one running request.
+
+    request.pages:  [ 0 ........ shared | shared ........ size ]
+                      tree's, locked      the request's own
+
+Every page has exactly one owner. Steps run in the order of their plans, so a page that is given back may be
+handed out again in the next plan, while the step that used it last has not run yet. Must not know policies.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from radixlang.cache import Match, PagePool, make_cache
+from radixlang.plan import Ints
+from radixlang.scheduler.limits import SchedulerLimits
+from radixlang.scheduler.request import IntBuffer, Request
+
+_PAGE_ROOM = 64
+
+
+class Pages:
+    """The pool and the tree, and the moves between them."""
+
+    def __init__(self, limits: SchedulerLimits) -> None:
+        self.size = limits.page_size
+        self.pool = PagePool(limits.num_pages)
+        self.tree = make_cache(limits.page_size, limits.eviction, limits.radix_cache and not limits.encoder)
+        self.evicted_tokens = 0
+        self._retired: list[Ints] = []
+        self._rewrites: list[tuple[Request, int, int]] = []
+        self._due: list[tuple[Request, int, int]] = []
+
+    @property
+    def available(self) -> int:
+        """Pages that `take` can deliver."""
+        return self.pool.available + self.tree.evictable
+
+    def take(self, count: int) -> Ints | None:
+        """`count` pages, evicted from the tree where the pool is short; None when there are not as many."""
+        short = count - self.pool.available
+        if short > 0:
+            if short > self.tree.evictable:
+                return None
+            evicted = self.tree.evict(short)
+            self.evicted_tokens += len(evicted) * self.size
+            self.pool.free(evicted)
+        return self.pool.alloc(count)
+
+    def match(self, request: Request, cap: int) -> Match:
+        """Lock the longest cached prefix of the request's first `cap` tokens."""
+        match = self.tree.match_prefix(request.tokens.view()[:cap], request.namespace, request.priority)
+        self.tree.lock(match.node)
+        return match
+
+    def unmatch(self, match: Match) -> None:
+        self.tree.unlock(match.node)
+
+    def open(self, request: Request, match: Match) -> None:
+        """Start the request's pages with a locked match."""
+        self.tree.hit(match.node)
+        request.pages = IntBuffer(match.pages, _PAGE_ROOM)
+        request.shared = len(match.pages)
+        request.node = match.node
+
+    def settle(self, request: Request, tokens: int) -> None:
+        """Share the full pages of the request's first `tokens` tokens, all of them granted, while it runs.
+
+        The grants may be part of the plan in the making: a later row of the same plan may use these pages,
+        because every layer writes all rows' K and V before any row reads them.
+        """
+        assert request.pages is not None
+        assert request.node is not None
+        count = tokens // self.size
+        if count <= request.shared:
+            return
+        own = request.pages.view()[:count]
+        done = self.tree.insert(
+            request.tokens.view()[: count * self.size], own, request.namespace, request.priority
+        )
+        if not done.stored:
+            return
+        self.tree.lock(done.node)
+        self.tree.unlock(request.node)
+        present = done.present // self.size
+        if present > request.shared:
+            # Another request computed the same tokens. The plan in the making still writes to the duplicates;
+            # the next one points the row to the tree's pages and may hand the duplicates out.
+            self._retired.append(own[request.shared : present].copy())
+            own[request.shared : present] = done.pages[request.shared : present]
+            self._rewrites.append((request, request.shared, present))
+        request.node = done.node
+        request.shared = count
+
+    def close(self, request: Request, tokens: int) -> None:
+        """Take everything from the request; the full pages of its first `tokens` tokens go to the tree."""
+        assert request.pages is not None
+        assert request.node is not None
+        own = request.pages.view()
+        count = tokens // self.size
+        present = stored = request.shared
+        if count > request.shared:
+            done = self.tree.insert(
+                request.tokens.view()[: count * self.size], own[:count], request.namespace, request.priority
+            )
+            present = max(present, done.present // self.size)
+            stored = max(stored, done.stored // self.size)
+        self.pool.free(own[request.shared : present])
+        self.pool.free(own[stored:])
+        self.tree.unlock(request.node)
+        request.pages = request.node = None
+        request.shared = 0
+
+    def distrust(self, request: Request) -> None:
+        """Like `close`, for a request whose KV may be wrong: its unshared part of the tree goes too."""
+        node = request.node
+        assert node is not None
+        self.close(request, 0)
+        self.pool.free(self.tree.forget(node))
+
+    def begin_step(self) -> None:
+        """The last plan is sealed: duplicates it still used may be handed out."""
+        for pages in self._retired:
+            self.pool.free(pages)
+        self._retired.clear()
+        self._due += self._rewrites
+        self._rewrites.clear()
+
+    def rewrites(self) -> list[tuple[int, int, Ints]]:
+        """(row, first index, page ids) to put into the page table with this step's plan, told once."""
+        entries = [
+            (request.row, first, request.pages.view()[first:end])
+            for request, first, end in self._due
+            if request.pages is not None
+        ]
+        self._due.clear()
+        return entries
+
+    def flush(self) -> None:
+        """Empty the tree; no request may run."""
+        self.begin_step()
+        self.pool.free(self.tree.flush())
+
+    def check(self, running: list[Request]) -> None:
+        """Assert that every page has one owner and every running request one lock."""
+        self.pool.check()
+        self.tree.check()
+        owned = [request.pages.view()[request.shared :] for request in running if request.pages is not None]
+        everything = np.concatenate([self.pool.free_pages(), self.tree.pages(), *self._retired, *owned])
+        assert len(everything) == self.pool.total, f"{self.pool.total - len(everything)} pages are lost"
+        assert len(np.unique(everything)) == len(everything), "a page has two owners"
+        locks = sum(root.locks for root in self.tree.roots())
+        assert locks == len(running), f"{locks} locks for {len(running)} running requests"

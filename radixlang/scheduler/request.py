@@ -1,0 +1,162 @@
+"""One sequence on its way through the engine. Only the scheduler changes it; must not know text.
+
+        0 ......... computed ......... length ......... limit
+        | KV in pages |  to be granted  | not made yet    |
+
+`length` counts tokens that exist, among them `pending` ones that only the device knows so far (sampled in
+steps whose results have not been processed). While a request runs, `computed` and `length` live in the
+columns of its row (see `rows.py`); a request without a row has nothing computed.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from radixlang.messages import Generate, RequestMeta
+from radixlang.plan import Ints
+from radixlang.sampling_params import RowSampling
+from radixlang.scheduler.logprobs import LogprobState
+
+if TYPE_CHECKING:
+    from radixlang.cache import TreeNode
+
+
+class IntBuffer:
+    """A growing int32 array."""
+
+    __slots__ = ("data", "size")
+
+    def __init__(self, values: Ints, room: int = 0) -> None:
+        self.size = len(values)
+        self.data: Ints = np.empty(self.size + room, np.int32)
+        self.data[: self.size] = values
+
+    def append(self, value: int) -> None:
+        if self.size == len(self.data):
+            self._grow(self.size + 1)
+        self.data[self.size] = value
+        self.size += 1
+
+    def extend(self, values: Ints) -> None:
+        end = self.size + len(values)
+        if end > len(self.data):
+            self._grow(end)
+        self.data[self.size : end] = values
+        self.size = end
+
+    def _grow(self, size: int) -> None:
+        data = np.empty(max(size, 2 * self.size, 16), np.int32)
+        data[: self.size] = self.data[: self.size]
+        self.data = data
+
+    def view(self) -> Ints:
+        """The values; not a copy, and valid until the next append."""
+        return self.data[: self.size]
+
+
+class State(Enum):
+    """Where a request is. `LANDING`: all its work is launched and its row given back; results are awaited."""
+
+    WAITING = 0
+    RUNNING = 1
+    LANDING = 2
+    ENDED = 3
+
+
+class Request:
+    """Made from a `Generate`; `limit` is the number of tokens, prompt and output, at which it ends."""
+
+    __slots__ = (
+        "admission",
+        "cached_tokens",
+        "ends",
+        "first_token_time",
+        "grammar",
+        "limit",
+        "logprobs",
+        "namespace",
+        "node",
+        "pages",
+        "pending",
+        "pools",
+        "priority",
+        "prompt_length",
+        "queue_time",
+        "received",
+        "retractions",
+        "rid",
+        "row",
+        "sampling",
+        "serial",
+        "shared",
+        "state",
+        "tokens",
+        "waits",
+        "work",
+    )
+
+    def __init__(
+        self, message: Generate, tokens: Ints, limit: int, sampling: RowSampling, ends: frozenset[int], now: float
+    ) -> None:
+        self.rid = message.rid
+        self.serial = -1
+        """position among all arrivals"""
+        self.prompt_length = len(tokens)
+        self.limit = limit
+        self.tokens = IntBuffer(tokens, min(limit - len(tokens), 256))
+        """the prompt and the output tokens known to the host"""
+        self.sampling = sampling
+        self.ends = ends
+        """token ids that end it"""
+        self.namespace = message.namespace
+        self.priority = message.priority
+        self.pools = message.embed
+        """the pooled hidden state is wanted, no tokens"""
+        self.logprobs = LogprobState.of(message, len(tokens))
+        self.work = max(limit - 1, self.prompt_length)
+        """tokens that will be computed in all: the last output token never is"""
+        self.grammar: Any = None
+        self.waits: dict[str, None] = {}
+        """names of what must come first, in order; it may be admitted when this is empty"""
+        self.state = State.WAITING
+        self.row = 0
+        """its row of the request table while it runs, else 0"""
+        self.pages: IntBuffer | None = None
+        """page ids, in order; the first `shared` belong to the tree and are locked through `node`"""
+        self.shared = 0
+        self.node: TreeNode | None = None
+        self.pending = 0
+        """tokens sampled before it lost its row whose values are still unknown"""
+        self.admission = 0
+        """position among all admissions, the latest one counts; 0: never admitted"""
+        self.retractions = 0
+        self.cached_tokens = 0
+        self.received = message.received or now
+        self.queue_time = 0.0
+        self.first_token_time = 0.0
+
+    @property
+    def generated(self) -> int:
+        """Output tokens known to the host."""
+        return self.tokens.size - self.prompt_length
+
+    @property
+    def samples(self) -> bool:
+        """False when the prompt is all there is to do."""
+        return self.limit > self.prompt_length
+
+    def output(self) -> Ints:
+        """The output tokens known to the host (a view)."""
+        return self.tokens.view()[self.prompt_length :]
+
+    def meta(self) -> RequestMeta:
+        return RequestMeta(
+            prompt_tokens=self.prompt_length,
+            cached_tokens=self.cached_tokens,
+            num_retractions=self.retractions,
+            queue_time=self.queue_time,
+            first_token_time=self.first_token_time,
+        )

@@ -1,0 +1,469 @@
+"""Decides what every step computes, and what its results mean.
+
+The rule: a request has `length` tokens and KV for `computed` of them; a step grants it some of the difference.
+First come the rows that miss one token (they decode), then prompts already begun, then waiting requests in the
+order of the policy. Memory that is short is evicted from the tree, then taken from running requests, which go
+back to the queue with their tokens (retraction); such a step admits nobody.
+
+Steps run on the device in the order of their plans, and `schedule` may be called while the results of earlier
+plans are unknown: lengths are known in advance, token values are not. So an end by length costs nothing, and an
+end by token is noticed late: the surplus token is dropped here. Must not know text, HTTP or the device.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import numpy.typing as npt
+
+from radixlang.errors import OverloadedError, RequestError
+from radixlang.messages import Embedding, Failed, Generate, Stats, Tokens
+from radixlang.plan import Action, Flush, Ints, StepPlan, StepResult
+from radixlang.scheduler.admission import NewTokenRatio, expected_pages, pages_to_come
+from radixlang.scheduler.arrivals import Arrivals
+from radixlang.scheduler.finish import News, finish_reason
+from radixlang.scheduler.limits import SchedulerLimits
+from radixlang.scheduler.pages import Pages
+from radixlang.scheduler.policy import POLICIES
+from radixlang.scheduler.queue import WaitingQueue, level
+from radixlang.scheduler.request import Request, State
+from radixlang.scheduler.rows import Rows
+from radixlang.scheduler.stats import Rates, Totals
+from radixlang.scheduler.step_builder import StepBuilder
+
+Message = Tokens | Embedding | Failed
+Longs = npt.NDArray[np.int64]
+
+ABORTED, BAD_REQUEST, INTERNAL = 499, 400, 500
+
+
+class Scheduler:
+    """All requests of one engine, from `add` to their one ending.
+
+    Endings that do not come from a step's result (a request that cannot fit) are returned by the next
+    `process`, or by `take_messages`, which the engine calls after each `schedule`.
+    """
+
+    def __init__(self, limits: SchedulerLimits, now: float | None = None) -> None:
+        self.limits = limits
+        self.totals = Totals()
+        self._policy = POLICIES.get(limits.policy)
+        self._arrivals = Arrivals(limits)
+        self._requests: dict[str, Request] = {}
+        self._queue = WaitingQueue()
+        self._rows = Rows(limits.max_running_requests)
+        self._pages = Pages(limits)
+        self._ratio = NewTokenRatio(limits.conservativeness)
+        self._rates = Rates(time.time() if now is None else now)
+        self._filling: list[Request] = []
+        """running requests with more than their newest token to compute, in order of admission"""
+        self._decoding: list[Request] = []
+        """the other running requests, in the order in which they got there"""
+        self._decode_rows: Ints | None = None
+        """rows of `_decoding`, None when out of date"""
+        self._flights: dict[int, StepBuilder] = {}
+        """steps whose results are unknown, oldest first"""
+        self._step = 0
+        self._admissions = 0
+        self._budget = 0
+        self._actions: list[Action] = []
+        self._outbox: list[Message] = []
+
+    # ---- requests come and go ----
+
+    def add(self, message: Generate, now: float) -> Failed | None:
+        """Take a request in, or say why not: 503 when the queue is full, 400 when it can never be served."""
+        self.totals.num_requests += 1
+        try:
+            self._check_room(message)
+            request = self._arrivals.request(message, now)
+        except RequestError as error:
+            self.totals.num_refused_requests += 1
+            return Failed(message.rid, error.status, str(error))
+        self._requests[request.rid] = request
+        self._queue.add(request)
+        return None
+
+    def _check_room(self, message: Generate) -> None:
+        if message.rid in self._requests:
+            raise RequestError(f"A request with the id {message.rid!r} is being served already.", "rid")
+        most = self.limits.max_queued_requests
+        if most is not None and self._queue.new >= most:
+            raise OverloadedError(f"The queue is full ({most} requests wait already); try again later.")
+
+    def abort(self, rid: str, message: str | None = None) -> Failed | None:
+        """End the request wherever it is; unknown ids are ignored. `message` None: nobody waits for an ending."""
+        request = self._requests.get(rid)
+        if request is None:
+            return None
+        self._end(request)
+        self.totals.num_aborted_requests += 1
+        return None if message is None else Failed(rid, ABORTED, message)
+
+    def rids(self) -> list[str]:
+        """Ids of all requests that have not ended, in order of arrival."""
+        return list(self._requests)
+
+    def request(self, rid: str) -> Request | None:
+        """The live request, for example to change its `waits`."""
+        return self._requests.get(rid)
+
+    @property
+    def idle(self) -> bool:
+        """No request is left. (A step with surplus tokens may still be on its way.)"""
+        return not self._requests
+
+    def flush(self) -> bool:
+        """Empty the prefix cache; False, and nothing done, while there are requests."""
+        if not self.idle:
+            return False
+        self._pages.flush()
+        self._actions.append(Flush())
+        return True
+
+    def take_messages(self) -> list[Message]:
+        """Endings that came up outside `process`."""
+        messages, self._outbox = self._outbox, []
+        return messages
+
+    def _end(self, request: Request, keep: bool = True) -> None:
+        """The one way out of the engine. `keep`: the computed pages are good and go to the tree."""
+        if request.state is State.RUNNING:
+            self._leave_row(request, keep)
+        elif request.state is State.WAITING:
+            self._queue.remove(request)
+        request.state = State.ENDED
+        del self._requests[request.rid]
+
+    def _leave_row(self, request: Request, keep: bool = True) -> None:
+        """Give pages and row back. Steps in flight may still write there: they run before any later plan."""
+        (self._decoding if request in self._decoding else self._filling).remove(request)
+        self._decode_rows = None
+        if keep:
+            self._pages.close(request, min(int(self._rows.computed[request.row]), request.tokens.size))
+        else:
+            self._pages.distrust(request)
+        self._rows.give(request)
+
+    def _fail(self, request: Request, status: int, sentence: str, keep: bool = True) -> Failed:
+        self._end(request, keep)
+        self.totals.num_failed_requests += 1
+        return Failed(request.rid, status, sentence)
+
+    # ---- schedule ----
+
+    def schedule(self, now: float) -> StepPlan | None:
+        """The next step; None when there is nothing to do before a result or a request arrives."""
+        self._pages.begin_step()
+        step = StepBuilder()
+        self._budget = self.limits.prompt_budget
+        retracted = self._grant_decodes(step)
+        starved = self._grant_prompts(step)
+        if not retracted and not starved:
+            self._admit(step, now)
+        if not step.size and not self._flights:
+            self._unblock(step, now)
+        if not step.size:
+            return None
+        if not retracted:
+            self._ratio.step()
+        for row, first, pages in self._pages.rewrites():
+            step.page_run(row, first, pages)
+        plan = step.build(self._step, tuple(self._actions))
+        self._actions.clear()
+        self._flights[self._step] = step
+        self._step += 1
+        return plan
+
+    def _grant_decodes(self, step: StepBuilder) -> bool:
+        """One token to every row that is one token short. → whether a request was retracted"""
+        columns = self._rows
+        retracted = False
+        while self._decoding:
+            if self._decode_rows is None:
+                self._decode_rows = np.array([request.row for request in self._decoding], np.int32)
+            rows = self._decode_rows
+            starts = columns.computed[rows]
+            going = starts < columns.work[rows]
+            requests = self._decoding
+            if not going.all():
+                rows, starts = rows[going], starts[going]
+                requests = [self._decoding[i] for i in np.flatnonzero(going)]
+            full = starts >= columns.capacity[rows]
+            pages = self._pages.take(int(np.count_nonzero(full)))
+            if pages is None:
+                retracted |= self._make_room()
+                continue
+            if requests:
+                if len(pages):
+                    self._append_pages(step, rows, starts, np.flatnonzero(full), pages, requests)
+                step.decodes(requests, rows, starts.astype(np.int32))
+                columns.computed[rows] = starts + 1
+                columns.length[rows] += 1
+            break
+        return retracted
+
+    def _append_pages(
+        self, step: StepBuilder, rows: Ints, starts: Longs, full: Longs, pages: Ints, requests: list[Request]
+    ) -> None:
+        size = self.limits.page_size
+        for index, page in zip(full.tolist(), pages.tolist(), strict=True):
+            requests[index].pages.append(page)  # type: ignore[union-attr]
+        self._rows.capacity[rows[full]] += size
+        step.page_entries(rows[full], starts[full] // size, pages)
+
+    def _grant_prompts(self, step: StepBuilder) -> bool:
+        """Go on with prompts begun earlier. → whether one of them got nothing for want of memory"""
+        for request in self._filling.copy():
+            if self._budget <= 0:
+                break
+            if not self._grant_prompt(step, request):
+                return True
+        return False
+
+    def _grant_prompt(self, step: StepBuilder, request: Request) -> bool:
+        """As much of the request's known tokens as budget and memory allow. → whether that was any"""
+        limits, columns, row, pages = self.limits, self._rows, request.row, request.pages
+        assert pages is not None
+        start, length = int(columns.computed[row]), int(columns.length[row])
+        end = min(length, start + self._budget) if limits.chunked else length
+        missing = limits.pages_for(end) - pages.size
+        room = self._pages.available
+        if missing > room:
+            if not limits.chunked:
+                return False
+            missing, end = room, (pages.size + room) * limits.page_size
+            if end <= start:
+                return False
+        if missing > 0:
+            fresh = self._pages.take(missing)
+            assert fresh is not None
+            step.page_run(row, pages.size, fresh)
+            pages.extend(fresh)
+            columns.capacity[row] = pages.size * limits.page_size
+        complete = end == length
+        step.prompt(request, start, end - start, complete)
+        columns.computed[row] = end
+        self._budget -= end - start
+        if complete:
+            columns.length[row] += request.samples
+            self._filling.remove(request)
+            self._decoding.append(request)
+            self._decode_rows = None
+            self._pages.settle(request, length)
+        return True
+
+    def _admit(self, step: StepBuilder, now: float) -> None:
+        """Give rows to waiting requests while rows, budget and memory last."""
+        if not len(self._queue) or not self._rows.available or self._budget <= 0:
+            return
+        to_come = pages_to_come(self._rows, self._ratio.value, self.limits)
+        admitted: list[Request] = []
+        hopeless: list[Request] = []
+        for request in self._policy(self._queue, self._pages.tree):
+            if not self._rows.available or self._budget <= 0:
+                break
+            if request.waits:
+                continue
+            if self.limits.pages_for(request.tokens.size) > self.limits.usable_pages:
+                hopeless.append(request)
+                continue
+            # A token in flight has no value yet that a new row could start from.
+            if request.pending or not self._try_admit(step, request, to_come):
+                break
+            to_come += self._pages_to_come(request)
+            admitted.append(request)
+        for request in admitted:
+            self._queue.remove(request)
+            self._note_admission(request, now)
+        for request in hopeless:
+            self._outbox.append(self._fail(request, BAD_REQUEST, self._too_large(request)))
+
+    def _try_admit(self, step: StepBuilder, request: Request, to_come: int) -> bool:
+        """Match, find room, take a row, grant. → whether the request runs now"""
+        limits = self.limits
+        cap = request.tokens.size - 1  # the last token is always computed: its logits are needed
+        if request.logprobs is not None:
+            cap = min(cap, request.logprobs.match_cap)
+        match = self._pages.match(request, cap)
+        need = expected_pages(request, self._ratio.value, limits) - len(match.pages)
+        must = limits.pages_for(request.tokens.size) - len(match.pages)
+        # With nothing else running everything can be evicted, and waiting would not help.
+        fits = need + to_come <= self._pages.available or not self._rows.running
+        whole = limits.chunked or request.tokens.size - match.tokens <= self._budget or not step.prompt_tokens
+        if not fits or must > self._pages.available or not whole:
+            self._pages.unmatch(match)
+            return False
+        self._pages.open(request, match)
+        self._rows.take(request, match.tokens, len(match.pages) * limits.page_size)
+        self._filling.append(request)
+        step.setup(request)
+        step.page_run(request.row, 0, match.pages)
+        if not request.retractions:
+            request.cached_tokens = match.tokens
+        granted = self._grant_prompt(step, request)
+        assert granted, "an admitted request got no grant"
+        return True
+
+    def _pages_to_come(self, request: Request) -> int:
+        assert request.pages is not None
+        return max(0, expected_pages(request, self._ratio.value, self.limits) - request.pages.size)
+
+    def _note_admission(self, request: Request, now: float) -> None:
+        self._admissions += 1
+        request.admission = self._admissions
+        if not request.retractions:
+            request.queue_time = max(0.0, now - request.received)
+            self.totals.prompt_tokens += request.prompt_length
+            self.totals.cached_tokens += request.cached_tokens
+
+    def _unblock(self, step: StepBuilder, now: float) -> None:
+        """Nothing was granted and no result will change that: make room until something is."""
+        while not step.size and self._rows.running:
+            self._make_room()
+            self._grant_prompts(step)
+        if not step.size:
+            self._admit(step, now)
+
+    def _make_room(self) -> bool:
+        """Free the pages of one running request. → whether it was retracted"""
+        running = list(self._rows.running.values())
+        for request in running:
+            if self._rows.computed[request.row] >= request.work:
+                self._leave_row(request)  # all its work is launched: it loses nothing
+                request.state = State.LANDING
+                return False
+        if len(running) == 1:
+            self._outbox.append(self._fail(running[0], BAD_REQUEST, self._too_large(running[0])))
+            return False
+        by_level = self.limits.policy == "priority"
+        victim = min(running, key=lambda item: (level(item) if by_level else 0, -item.admission))
+        self._ratio.retracted(running)
+        self._leave_row(victim)
+        victim.state = State.WAITING
+        victim.retractions += 1
+        self.totals.num_retracted_requests += 1
+        self._queue.put_back(victim)
+        return True
+
+    def _too_large(self, request: Request) -> str:
+        return (
+            f"The request has grown to {request.tokens.size} tokens, but the KV cache holds only "
+            f"{self.limits.capacity}; lower max_new_tokens or start the server with more KV memory."
+        )
+
+    # ---- process ----
+
+    def process(self, plan: StepPlan, result: StepResult, now: float | None = None) -> list[Message]:
+        """What the outcome of `plan` means to clients: endings, and one `Tokens` for the whole step."""
+        now = time.time() if now is None else now
+        messages = self.take_messages()
+        step = self._flights.pop(plan.step, None)
+        if step is None:  # given up by `fail_step`
+            return messages
+        requests = step.requests
+        for index, sentence in result.failed.items():
+            if requests[index].state is not State.ENDED:
+                messages.append(self._fail(requests[index], INTERNAL, sentence, keep=False))
+        for wish in plan.logprobs:
+            values = result.prompt_logprobs.get(wish.index)
+            logprobs = requests[wish.index].logprobs
+            if values is not None and logprobs is not None:
+                logprobs.keep(wish, values)
+        news = News()
+        indexes = np.flatnonzero(plan.samples).tolist()
+        for index, token in zip(indexes, result.tokens.tolist(), strict=True):
+            request = requests[index]
+            if request.state is State.ENDED:
+                continue
+            if request.state is not State.RUNNING:
+                request.pending -= 1
+            request.tokens.append(token)
+            ends = token in request.ends or request.tokens.size >= request.limit
+            reason = finish_reason(request, token) if ends else None
+            news.token(request, token, reason, now)
+            if index in result.output_logprobs:
+                news.logprobs(result.output_logprobs[index])
+            if ends:
+                self._end(request)
+        for index in step.ending:
+            request = requests[index]
+            if request.state is not State.ENDED:
+                news.ending(request, {"type": "length", "length": 0}, now)
+                self._end(request)
+        for index, vector in result.embeddings.items():
+            request = requests[index]
+            if request.state is not State.ENDED:
+                data = np.asarray(vector, "<f4").tobytes()
+                messages.append(Embedding(request.rid, data, request.prompt_length))
+                self._end(request)
+        self.totals.generation_tokens += len(news.ids)
+        if news.rids:
+            messages.append(news.message())
+        if not self._rows.running:
+            self._ratio.idle()
+        return messages
+
+    def fail_step(self, plan: StepPlan, sentence: str) -> list[Message]:
+        """The step raised: its requests fail, and so do those of later steps, which may have read what it did not
+        write. What else runs starts over, and the cache is emptied."""
+        messages = self.take_messages()
+        for number in [number for number in self._flights if number >= plan.step]:
+            for request in self._flights.pop(number).requests:
+                if request.state is not State.ENDED:
+                    messages.append(self._fail(request, INTERNAL, sentence, keep=False))
+        for request in list(self._rows.running.values()):
+            self._leave_row(request, keep=False)
+            request.state = State.WAITING
+            request.retractions += 1
+            self._queue.put_back(request)
+        self._pages.flush()
+        return messages
+
+    # ---- what others may see ----
+
+    def stats(self, now: float) -> Stats:
+        """Gauges and counters, named as on the metrics page without prefix."""
+        limits, pages = self.limits, self._pages
+        throughput, hit_rate = self._rates.update(self.totals, now)
+        used = pages.pool.total - pages.available
+        gauges: dict[str, float] = {
+            "num_running_reqs": len(self._rows.running),
+            "num_queue_reqs": len(self._queue),
+            "token_usage": used / pages.pool.total,
+            "cache_hit_rate": hit_rate,
+            "gen_throughput": throughput,
+            "num_used_tokens": used * limits.page_size,
+            "kv_available_tokens": pages.pool.available * limits.page_size,
+            "kv_evictable_tokens": pages.tree.evictable * limits.page_size,
+            "max_total_num_tokens": limits.capacity,
+            "page_size": limits.page_size,
+            "num_pages": limits.usable_pages,
+            "context_len": limits.context_length,
+            "new_token_ratio": self._ratio.value,
+        }
+        return Stats(gauges, self.totals.counters(pages.evicted_tokens), self.idle)
+
+    def check(self) -> None:
+        """Assert the invariants; cheap enough for tests and for an idle engine, not for every step."""
+        rows, limits = self._rows, self.limits
+        running = list(rows.running.values())
+        self._pages.check(running)
+        assert len(running) + rows.available == rows.count, "a row is lost"
+        assert {id(x) for x in running} == {id(x) for x in self._filling} | {id(x) for x in self._decoding}
+        assert len(running) == len(self._filling) + len(self._decoding)
+        for row, request in rows.running.items():
+            computed, length = int(rows.computed[row]), int(rows.length[row])
+            assert request.pages is not None
+            assert request.state is State.RUNNING
+            assert request.row == row
+            assert computed <= length <= max(request.limit, request.prompt_length), "more computed than exists"
+            assert request.tokens.size <= length, "more tokens known than exist"
+            assert computed <= rows.capacity[row] == request.pages.size * limits.page_size, "KV without pages"
+            assert request.shared * limits.page_size <= computed, "shared pages that are not computed"
+        waiting = list(self._queue)
+        assert all(request.state is State.WAITING and request.pages is None for request in waiting)
+        assert len(waiting) == len(self._queue), "the queue miscounts"
+        landing = sum(request.state is State.LANDING for request in self._requests.values())
+        assert len(self._requests) == len(running) + len(waiting) + landing, "a request is lost"

@@ -1,0 +1,108 @@
+"""Collects the grants of one step into a `StepPlan`. Must not decide anything."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from radixlang.plan import FROM_TABLE, Action, Ints, LogprobWish, RowSetup, StepPlan
+from radixlang.scheduler.request import Request
+
+_EMPTY: Ints = np.zeros(0, np.int32)
+
+
+class StepBuilder:
+    """Rows in the order of their grants: first those that go on decoding, then parts of prompts."""
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+        """by plan index"""
+        self.ending: list[int] = []
+        """plan indexes of requests that end with this step without a token"""
+        self.prompt_tokens = 0
+        self._rows: list[Ints] = []
+        self._starts: list[Ints] = []
+        self._counts: list[Ints] = []
+        self._tokens: list[Ints] = []
+        self._samples: list[npt.NDArray[np.bool_]] = []
+        self._pooled: list[int] = []
+        self._table: list[Ints] = []
+        self._setups: list[RowSetup] = []
+        self._wishes: list[LogprobWish] = []
+
+    @property
+    def size(self) -> int:
+        return len(self.requests)
+
+    def page_entries(self, rows: Ints | int, indexes: npt.NDArray[np.integer], pages: Ints) -> None:
+        """Page-table entries to write before the step."""
+        entries = np.empty((len(pages), 3), np.int32)
+        entries[:, 0], entries[:, 1], entries[:, 2] = rows, indexes, pages
+        self._table.append(entries)
+
+    def page_run(self, row: int, first: int, pages: Ints) -> None:
+        """Entries `first`, `first + 1`, … of one row."""
+        if len(pages):
+            self.page_entries(row, np.arange(first, first + len(pages), dtype=np.int32), pages)
+
+    def setup(self, request: Request) -> None:
+        """The request has just been given its row."""
+        sampling = request.sampling
+        prompt = output = _EMPTY
+        if sampling.repetition_penalty != 1.0:
+            prompt = request.tokens.view()[: request.prompt_length].copy()
+        if sampling.penalised or sampling.min_new_tokens:
+            output = request.output().copy()
+        self._setups.append(RowSetup(request.row, sampling, prompt, output, request.generated))
+
+    def decodes(self, requests: list[Request], rows: Ints, starts: Ints) -> None:
+        """Rows that take their one token from the device's table and draw the next."""
+        first = self.size
+        self.requests.extend(requests)
+        self._rows.append(rows)
+        self._starts.append(starts)
+        self._counts.append(np.ones(len(rows), np.int32))
+        self._tokens.append(np.full(len(rows), FROM_TABLE, np.int32))
+        self._samples.append(np.ones(len(rows), np.bool_))
+        for index, request in enumerate(requests, first):
+            if request.logprobs is not None:
+                self._wish(index, request, 0, 0, True)
+
+    def prompt(self, request: Request, start: int, count: int, complete: bool) -> None:
+        """A part of the known tokens; `complete` when it reaches the end of them."""
+        samples = complete and request.samples
+        if complete and request.pools:
+            self._pooled.append(self.size)
+        elif complete and not samples:
+            self.ending.append(self.size)
+        self._wish(self.size, request, start, start + count, samples)
+        self.requests.append(request)
+        self._rows.append(np.array([request.row], np.int32))
+        self._starts.append(np.array([start], np.int32))
+        self._counts.append(np.array([count], np.int32))
+        self._tokens.append(request.tokens.view()[start : start + count].copy())
+        self._samples.append(np.array([samples], np.bool_))
+        self.prompt_tokens += count
+
+    def _wish(self, index: int, request: Request, start: int, end: int, samples: bool) -> None:
+        if request.logprobs is not None:
+            wish = request.logprobs.wish(index, request.tokens.view(), start, end, samples)
+            if wish is not None:
+                self._wishes.append(wish)
+
+    def build(self, step: int, actions: tuple[Action, ...]) -> StepPlan:
+        pools = np.zeros(self.size, np.bool_)
+        pools[self._pooled] = True
+        return StepPlan(
+            step=step,
+            rows=np.concatenate(self._rows),
+            starts=np.concatenate(self._starts),
+            counts=np.concatenate(self._counts),
+            token_ids=np.concatenate(self._tokens),
+            samples=np.concatenate(self._samples),
+            pools=pools,
+            new_pages=np.concatenate(self._table) if self._table else np.zeros((0, 3), np.int32),
+            setups=tuple(self._setups),
+            logprobs=tuple(self._wishes),
+            actions=actions,
+        )

@@ -1,0 +1,163 @@
+"""Health, information, control and metrics endpoints.
+
+`/health` never waits for the engine. Must not know requests' contents.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from radixlang.errors import EngineDeadError, OverloadedError, RadixLangError, RequestError
+from radixlang.server.metrics import CONTENT_TYPE
+from radixlang.server.web import Server, json_response
+
+#: seconds an information page waits for the engine's own figures
+INFO_WAIT = 5.0
+FLUSH_PAUSE = 0.05
+
+
+class AbortBody(msgspec.Struct, kw_only=True):
+    """Body of `/abort_request`: one request id, or all."""
+
+    rid: str | None = None
+    abort_all: bool | None = None
+
+
+class FlushBody(msgspec.Struct, kw_only=True):
+    """Body of `/flush_cache`; may be absent."""
+
+    timeout: float | None = None
+
+
+def package_version() -> str:
+    """The installed version, or 'unknown' when run from a bare source tree."""
+    try:
+        return version("radixlang")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+async def health(server: Server, request: Request, body: None) -> Response:
+    """Alive and taking requests; answers at once."""
+    hub = server.hub
+    if not hub.healthy:
+        raise EngineDeadError("The engine has died.")
+    hub.check_open()
+    return Response(status_code=200)
+
+
+async def health_generate(server: Server, request: Request, body: None) -> Response:
+    """Asks the engine for one token."""
+    timeout = server.config.server.health_timeout
+    await health(server, request, body)
+    if not await server.hub.probe(timeout):
+        raise OverloadedError(f"The engine has sent nothing for {timeout} s.", retry_after=5)
+    return Response(status_code=200)
+
+
+async def model_info(server: Server, request: Request, body: None) -> Response:
+    """What is served."""
+    config, info = server.config, server.hub.info
+    architecture = info.get("architecture")
+    return json_response(
+        {
+            "model_path": config.model.model_path,
+            "served_model_name": config.model_name,
+            "tokenizer_path": config.model.tokenizer_path or config.model.model_path,
+            "is_generation": server.hub.limits.is_generation,
+            "preferred_sampling_params": None,
+            "weight_version": config.model.weight_version,
+            "load_format": config.model.load_format,
+            "reasoning_parser": None,
+            "tool_call_parser": None,
+            "disaggregation_mode": "null",
+            "has_image_understanding": False,
+            "has_audio_understanding": False,
+            "model_type": info.get("model_type"),
+            "architectures": [architecture] if architecture else [],
+            "embedding": not server.hub.limits.is_generation,
+            "max_model_len": server.hub.limits.context_length,
+        }
+    )
+
+
+async def server_info(server: Server, request: Request, body: None) -> Response:
+    """Configuration, start-up figures and the engine's state."""
+    hub = server.hub
+    try:
+        async with asyncio.timeout(INFO_WAIT):
+            states = [await hub.control("server_info")]
+    except (TimeoutError, RadixLangError):
+        states = []
+    status = "dead" if not hub.healthy else "draining" if hub.draining else "ready"
+    return json_response(
+        {
+            **server.config.flat(),
+            **hub.info,
+            "status": status,
+            "max_req_input_len": hub.limits.max_req_input_len,
+            "internal_states": states,
+            "version": package_version(),
+        }
+    )
+
+
+async def flush_cache(server: Server, request: Request, body: FlushBody) -> Response:
+    """Empties the radix cache; with a timeout it waits that long for running requests to end."""
+    text = request.query_params.get("timeout")
+    try:
+        timeout = float(text) if text is not None else body.timeout or 0.0
+    except ValueError:
+        raise RequestError(f"timeout must be a number of seconds, got {text!r}.", "timeout") from None
+    if not 0 <= timeout <= 3600:
+        raise RequestError(f"timeout must be between 0 and 3600 seconds, got {timeout}.", "timeout")
+    end = time.monotonic() + timeout
+    while not await server.hub.control("flush_cache"):
+        if time.monotonic() >= end:
+            raise RequestError("Flush cache failed: requests are running or waiting.")
+        await asyncio.sleep(FLUSH_PAUSE)
+    return Response("Cache flushed.\n", media_type="text/plain")
+
+
+async def abort_request(server: Server, request: Request, body: AbortBody) -> Response:
+    """Ends requests with what they have. Unknown ids are fine: they may just have ended."""
+    server.hub.abort(body.rid, bool(body.abort_all))
+    return Response(status_code=200)
+
+
+async def metrics(server: Server, request: Request, body: None) -> Response:
+    """Prometheus text."""
+    return Response(server.hub.metrics.text(), headers={"content-type": CONTENT_TYPE})
+
+
+async def loads(server: Server, request: Request, body: None) -> Response:
+    """How busy the engine is, for load-aware routers."""
+    hub = server.hub
+    gauges = hub.metrics.gauges
+    load: dict[str, Any] = {
+        "dp_rank": 0,
+        "num_running_reqs": int(gauges["num_running_reqs"]),
+        "num_waiting_reqs": int(gauges["num_queue_reqs"]),
+        "num_total_reqs": hub.running,
+        "num_used_tokens": int(gauges["num_used_tokens"]),
+        "max_total_num_tokens": hub.info.get("max_total_num_tokens"),
+        "token_usage": gauges["token_usage"],
+        "gen_throughput": gauges["gen_throughput"],
+        "cache_hit_rate": gauges["cache_hit_rate"],
+    }
+    return json_response(
+        {
+            "timestamp": time.time(),
+            "version": package_version(),
+            "accelerator": hub.info.get("device"),
+            "num_accelerators": 1,
+            "loads": [load],
+        }
+    )

@@ -1,0 +1,147 @@
+"""What the loaded model can serve, and the checks of a request against it.
+
+Every refusal is a `RequestError` whose sentence names the numbers. Must not know HTTP or messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from radixlang.errors import RequestError
+from radixlang.sampling_params import SamplingParams
+from radixlang.server.stream import GenerateRequest
+
+MAX_TOP_LOGPROBS = 128
+MAX_ASKED_LOGPROBS = 1024
+MAX_RID = 256
+_INT32 = 2**31
+
+
+class Limits:
+    """Limits of the loaded model.
+
+    `info` is what the engine said when it was ready: `context_length`, `max_total_num_tokens` (tokens in the KV
+    pool), `vocab_size`, `is_generation`.
+    """
+
+    def __init__(self, info: dict[str, Any], auto_truncate: bool, has_tokenizer: bool) -> None:
+        self.vocab_size = int(info["vocab_size"])
+        self.context_length = int(info["context_length"])
+        self.is_generation = bool(info.get("is_generation", True))
+        pool = int(info.get("max_total_num_tokens") or self.context_length)
+        self.longest = min(self.context_length, pool) if self.is_generation else self.context_length
+        self.what = (
+            f"the context length of {self.context_length} tokens"
+            if self.longest == self.context_length
+            else f"the KV pool of {pool} tokens"
+        )
+        self.max_req_input_len = self.longest - 1
+        self.auto_truncate = auto_truncate
+        self.has_tokenizer = has_tokenizer
+
+    def check_kind(self, embed: bool) -> None:
+        """Refuse generation on an embedding model and the reverse."""
+        if embed and self.is_generation:
+            raise RequestError(
+                "This model generates text and makes no embeddings; serve it with --is-embedding for that."
+            )
+        if not embed and not self.is_generation:
+            raise RequestError("This model makes embeddings and generates no text; use /v1/embeddings or /encode.")
+
+    def check_ids(self, ids: Sequence[int], name: str = "input_ids") -> None:
+        """Refuse an empty prompt and ids outside the vocabulary."""
+        if not len(ids):
+            raise RequestError("The prompt is empty: it has no tokens.", name)
+        low, high = min(ids), max(ids)
+        if low < 0 or high >= self.vocab_size:
+            wrong = low if low < 0 else high
+            raise RequestError(
+                f"{name} holds token id {wrong}, outside the vocabulary of {self.vocab_size} tokens.", name
+            )
+
+    def fit(self, request: GenerateRequest, ids: Sequence[int]) -> tuple[Sequence[int], SamplingParams]:
+        """The prompt and parameters as the engine shall have them.
+
+        Raises:
+            RequestError: anything that cannot be served.
+        """
+        self.check_ids(ids, "input_ids" if request.input_ids is not None else "text")
+        if not -_INT32 <= request.priority < _INT32:
+            raise RequestError(f"priority must be a 32-bit integer, got {request.priority}.", "priority")
+        if request.embed:
+            if len(ids) > self.longest:
+                if not self.auto_truncate:
+                    raise RequestError(f"The input has {len(ids)} tokens, more than {self.what}.")
+                ids = ids[: self.longest]
+            return ids, request.sampling
+        sampling = self._sampling(request.sampling)
+        if len(ids) > self.max_req_input_len:
+            if not self.auto_truncate:
+                raise RequestError(
+                    f"The prompt has {len(ids)} tokens; {self.what} leaves room for {self.max_req_input_len}."
+                )
+            ids = ids[: self.max_req_input_len]
+        room = self.longest - len(ids)
+        wanted = sampling.max_new_tokens
+        if wanted is None or (wanted > room and self.auto_truncate):
+            minimum = min(sampling.min_new_tokens, room) if self.auto_truncate else sampling.min_new_tokens
+            sampling = msgspec.structs.replace(sampling, max_new_tokens=room, min_new_tokens=minimum)
+            if minimum > room:
+                raise RequestError(
+                    f"min_new_tokens ({minimum}) exceeds the {room} tokens that the prompt of {len(ids)} tokens "
+                    f"leaves of {self.what}.",
+                    "min_new_tokens",
+                )
+        elif wanted > room:
+            raise RequestError(
+                f"The prompt has {len(ids)} tokens and max_new_tokens is {wanted}: {len(ids) + wanted} together, "
+                f"more than {self.what}.",
+                "max_new_tokens",
+            )
+        self._check_logprobs(request, len(ids))
+        return ids, sampling
+
+    def _sampling(self, sampling: SamplingParams) -> SamplingParams:
+        sampling.verify(self.vocab_size)
+        for name in ("json_schema", "regex", "ebnf", "structural_tag"):
+            if getattr(sampling, name) is not None:
+                raise RequestError("constrained decoding is not available in this version.", name)
+        if not self.has_tokenizer and (sampling.stop or sampling.stop_regex or sampling.min_new_tokens):
+            name = "stop" if sampling.stop else "stop_regex" if sampling.stop_regex else "min_new_tokens"
+            raise RequestError(f"{name} needs a tokenizer; this server runs with --skip-tokenizer-init.", name)
+        # Values beyond these bounds mean the same as the bounds, and numbers in messages have 64 bits.
+        changes: dict[str, Any] = {}
+        if sampling.top_k >= self.vocab_size:
+            changes["top_k"] = -1
+        if sampling.stream_interval is not None and sampling.stream_interval >= _INT32:
+            changes["stream_interval"] = _INT32 - 1
+        if sampling.custom_params is not None:
+            changes["custom_params"] = None
+        return msgspec.structs.replace(sampling, **changes) if changes else sampling
+
+    def _check_logprobs(self, request: GenerateRequest, prompt_tokens: int) -> None:
+        start, top = request.logprob_start_len, request.top_logprobs_num
+        if not -1 <= start <= prompt_tokens:
+            raise RequestError(
+                f"logprob_start_len must be between -1 and the prompt's {prompt_tokens} tokens, got {start}.",
+                "logprob_start_len",
+            )
+        most = min(MAX_TOP_LOGPROBS, self.vocab_size)
+        if not 0 <= top <= most:
+            raise RequestError(f"top_logprobs_num must be between 0 and {most}, got {top}.", "top_logprobs_num")
+        if len(request.token_ids_logprob) > MAX_ASKED_LOGPROBS:
+            raise RequestError(
+                f"token_ids_logprob holds {len(request.token_ids_logprob)} ids; at most {MAX_ASKED_LOGPROBS}.",
+                "token_ids_logprob",
+            )
+        if request.token_ids_logprob:
+            self.check_ids(request.token_ids_logprob, "token_ids_logprob")
+
+
+def check_rid(rid: str) -> None:
+    """Refuse request ids that are empty or too long for a log line."""
+    if not 0 < len(rid) <= MAX_RID:
+        raise RequestError(f"rid must have 1 to {MAX_RID} characters, got {len(rid)}.", "rid")

@@ -1,0 +1,244 @@
+"""The OpenAI request bodies, and what chat and completions share: sampling, usage, finish reasons, models' names.
+
+Fields of SGLang's extensions stand beside OpenAI's. Unknown fields are ignored; fields that ask for something
+this version cannot do are refused by name. Must not know the engine.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from radixlang.errors import RequestError
+from radixlang.sampling_params import SamplingParams
+from radixlang.server.hub import Hub
+from radixlang.server.stream import GenerateRequest, Sequence, namespace_of
+from radixlang.server.web import refuse
+
+MAX_TOP_LOGPROBS = 20
+GRAMMAR = "constrained decoding is not available in this version"
+
+REFUSED = {
+    "json_schema": GRAMMAR,
+    "regex": GRAMMAR,
+    "ebnf": GRAMMAR,
+    "structural_tag": GRAMMAR,
+    "lora_path": "adapters are not available in this version",
+    "session_params": "sessions are not available in this version",
+    "session_id": "sessions are not available in this version",
+    "custom_logit_processor": "code from clients is not run",
+    "return_hidden_states": "hidden states are not kept",
+    "bootstrap_host": "this server computes prompt and answer itself",
+}
+
+
+class StreamOptions(msgspec.Struct, kw_only=True):
+    """What a stream carries beside text."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class ResponseFormat(msgspec.Struct, kw_only=True):
+    """Only `text` can be served in this version."""
+
+    type: str = "text"
+
+
+class CommonBody(msgspec.Struct, kw_only=True):
+    """Fields of both kinds of completion."""
+
+    model: str | None = None
+    max_tokens: Annotated[int, Meta(ge=0)] | None = None
+    temperature: Annotated[float, Meta(ge=0)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    n: Annotated[int, Meta(ge=1, le=128)] | None = None
+    stop: str | list[str] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    seed: int | None = None
+    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    logit_bias: dict[str, float] | None = None
+    user: str | None = None
+    response_format: ResponseFormat | None = None
+    # beyond OpenAI
+    top_k: int | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    min_tokens: Annotated[int, Meta(ge=0)] | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0)] | None = None
+    stop_token_ids: list[int | None] | None = None
+    stop_regex: str | list[str] | None = None
+    no_stop_trim: bool | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    stream_interval: int | None = None
+    rid: str | None = None
+    extra_key: str | None = None
+    cache_salt: str | None = None
+    priority: int | None = None
+    # refused
+    json_schema: Any = None
+    regex: Any = None
+    ebnf: Any = None
+    structural_tag: Any = None
+    lora_path: Any = None
+    session_params: Any = None
+    session_id: Any = None
+    custom_logit_processor: Any = None
+    return_hidden_states: Any = None
+    bootstrap_host: Any = None
+
+
+class CompletionBody(CommonBody, kw_only=True):
+    """Body of `/v1/completions`."""
+
+    prompt: str | list[str | int | list[int]]
+    echo: bool | None = None
+    logprobs: int | None = None
+    best_of: int | None = None
+    suffix: str | None = None
+
+
+class Message(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One message of a conversation. `content` parts must be of type `text`."""
+
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+
+
+class ChatBody(CommonBody, kw_only=True):
+    """Body of `/v1/chat/completions`."""
+
+    messages: list[Message]
+    max_completion_tokens: Annotated[int, Meta(ge=0)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    continue_final_message: bool | None = None
+    add_generation_prompt: bool | None = None
+
+
+class EmbeddingBody(msgspec.Struct, kw_only=True):
+    """Body of `/v1/embeddings`: a text, token ids, or a list of either."""
+
+    input: str | list[str | int | list[int] | dict[str, Any]]
+    model: str | None = None
+    encoding_format: str | None = None
+    dimensions: int | None = None
+    user: str | None = None
+    rid: str | None = None
+    priority: int | None = None
+
+
+class TokenizeBody(msgspec.Struct, kw_only=True):
+    """Body of `/tokenize`: a prompt, several, or a conversation."""
+
+    model: str | None = None
+    prompt: str | list[str] | None = None
+    messages: list[Message] | None = None
+    tools: list[dict[str, Any]] | None = None
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class DetokenizeBody(msgspec.Struct, kw_only=True):
+    """Body of `/detokenize`: token ids, or several lists of them."""
+
+    tokens: list[int | list[int]]
+    model: str | None = None
+    skip_special_tokens: bool | None = None
+
+
+# ---- requests ----
+
+_FROM_MODEL = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+
+
+def sampling_of(hub: Hub, body: CommonBody, max_tokens: int | None) -> SamplingParams:
+    """Sampling parameters: the request's, else the model's generation config, else OpenAI's defaults.
+
+    Raises:
+        RequestError: grammars and other fields that this version refuses, or a bad token id in `logit_bias`.
+    """
+    refuse(body, REFUSED)
+    if body.response_format is not None and body.response_format.type != "text":
+        raise RequestError(f"response_format {body.response_format.type!r}: {GRAMMAR}.", "response_format")
+    raw: dict[str, Any] = {}
+    if hub.config.server.sampling_defaults == "model":
+        defaults = getattr(hub.tokenizer, "generation_config", None) or {}
+        raw.update({name: defaults[name] for name in _FROM_MODEL if defaults.get(name) is not None})
+        if raw.get("top_k") == 0:  # how generation configs spell "all tokens"
+            del raw["top_k"]
+    renamed = {"min_tokens": "min_new_tokens", "seed": "sampling_seed"}
+    for name in (
+        *_FROM_MODEL,
+        *("n", "stop", "stop_token_ids", "stop_regex", "no_stop_trim", "ignore_eos", "skip_special_tokens"),
+        *("frequency_penalty", "presence_penalty", "logit_bias", "stream_interval", "min_tokens", "seed"),
+    ):
+        value = getattr(body, name)
+        if value is not None:
+            raw[renamed.get(name, name)] = value
+    try:
+        sampling = SamplingParams.parse(raw)
+    except OverflowError:
+        raise RequestError("A sampling parameter is too large.") from None
+    sampling.max_new_tokens = max_tokens
+    return sampling
+
+
+def dress(request: GenerateRequest, body: CommonBody, sampling: SamplingParams) -> GenerateRequest:
+    """Put the shared fields of a body on a request."""
+    request.sampling = sampling
+    request.namespace = namespace_of(body.extra_key, body.cache_salt)
+    request.priority = body.priority or 0
+    return request
+
+
+def check_top_logprobs(value: int, name: str) -> int:
+    """Refuse a number of alternatives out of range."""
+    if not 0 <= value <= MAX_TOP_LOGPROBS:
+        raise RequestError(f"{name} must be between 0 and {MAX_TOP_LOGPROBS}, got {value}.", name)
+    return value
+
+
+# ---- answers ----
+
+
+def usage_of(sequences: list[Sequence]) -> dict[str, Any]:
+    """Token counts: every prompt once, every sample's answer."""
+    first = {s.prompt_index: s for s in reversed(sequences)}.values()
+    prompt = sum(s.prompt_tokens for s in first)
+    completion = sum(s.completion_tokens for s in sequences)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "reasoning_tokens": 0,
+        "prompt_tokens_details": {"cached_tokens": sum(s.cached_tokens for s in first)},
+    }
+
+
+def finish_of(finish: dict[str, Any] | None) -> tuple[str | None, Any]:
+    """(finish_reason, matched_stop) of the engine's finish reason."""
+    if finish is None:
+        return None, None
+    return finish["type"], finish.get("matched")
+
+
+def token_text(hub: Hub, token: int) -> tuple[str, list[int]]:
+    """(text, UTF-8 bytes) of one token; the text of an unfinished character shows U+FFFD."""
+    if hub.tokenizer is None:
+        return "", []
+    data = hub.tokenizer.token_bytes(token)
+    return data.decode("utf-8", "replace"), list(data)

@@ -1,0 +1,132 @@
+"""The OpenAPI description, built from the route table, and a page that shows it without any download."""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import Any
+
+import msgspec
+
+from radixlang.server.web import Route
+
+_ERROR_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"type": ["string", "integer"]},
+            },
+        }
+    },
+}
+
+
+def openapi(routes: list[Route], version: str, root_path: str = "") -> dict[str, Any]:
+    """The description of all routes (OpenAPI 3.1)."""
+    bodies = [route.body for route in routes if route.body is not None]
+    _, components = msgspec.json.schema_components(bodies, ref_template="#/components/schemas/{name}")
+    components["Error"] = _ERROR_SCHEMA
+    paths: dict[str, Any] = {}
+    for route in routes:
+        item = paths.setdefault(re.sub(r"\{(\w+):\w+\}", r"{\1}", route.path), {})
+        for method in route.methods:
+            item[method.lower()] = _operation(route, method)
+    document: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": {"title": "RadixLang", "version": version},
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+    if root_path:
+        document["servers"] = [{"url": root_path}]
+    return document
+
+
+def _operation(route: Route, method: str) -> dict[str, Any]:
+    error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    out: dict[str, Any] = {
+        "summary": route.summary,
+        "tags": [route.group],
+        "operationId": f"{method.lower()}_{re.sub(r'[^a-z0-9]+', '_', route.path.lower()).strip('_')}",
+        "responses": {
+            "200": {"description": "The answer.", "content": {route.answer: {}}},
+            "4XX": {"description": "The request cannot be served; the message says why.", "content": error},
+            "503": {"description": "Overloaded, shutting down, or the engine is gone.", "content": error},
+        },
+    }
+    parameters = [
+        {"name": name, "in": "query", "required": False, "schema": schema} for name, schema in route.query.items()
+    ]
+    for name in re.findall(r"\{(\w+)", route.path):
+        parameters.append({"name": name, "in": "path", "required": True, "schema": {"type": "string"}})
+    if parameters:
+        out["parameters"] = parameters
+    if route.body is not None and method != "GET":
+        reference = {"$ref": f"#/components/schemas/{route.body.__name__}"}
+        out["requestBody"] = {
+            "required": not route.optional,
+            "content": {"application/json": {"schema": reference}},
+        }
+    return out
+
+
+_STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
+table { border-collapse: collapse; width: 100% } td, th { text-align: left; vertical-align: top; padding: .25rem .75rem .25rem 0 }
+tr { border-bottom: 1px solid #ddd } code { font: 14px ui-monospace, monospace } summary { cursor: pointer }
+@media (prefers-color-scheme: dark) { body { background: #161616; color: #ddd } tr { border-color: #333 } a { color: #8bf } }
+"""
+
+
+def docs_page(document: dict[str, Any]) -> str:
+    """An HTML page of all routes with the fields of their bodies; needs no network."""
+    rows = []
+    schemas = document["components"]["schemas"]
+    for path, item in document["paths"].items():
+        methods = " ".join(method.upper() for method in item)
+        operation = next(iter(item.values()))
+        operations = list(item.values())
+        body = next((o["requestBody"] for o in operations if "requestBody" in o), None)
+        fields = ""
+        if body is not None:
+            name = body["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+            fields = f"<details><summary>body</summary>{_fields(schemas[name])}</details>"
+        rows.append(
+            f"<tr><td><code>{methods}</code></td><td><code>{html.escape(path)}</code></td>"
+            f"<td>{html.escape(operation['summary'])}{fields}</td></tr>"
+        )
+    return (
+        f"<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
+        f"<title>RadixLang API</title><style>{_STYLE}</style><h1>RadixLang {html.escape(document['info']['version'])}"
+        f"</h1><p>The machine-readable description is <a href='openapi.json'>openapi.json</a>.</p>"
+        f"<table><tr><th>Method<th>Path<th>What</tr>{''.join(rows)}</table></html>"
+    )
+
+
+def _fields(schema: dict[str, Any]) -> str:
+    required = schema.get("required", ())
+    rows = []
+    for name, field in schema.get("properties", {}).items():
+        note = " (required)" if name in required else ""
+        rows.append(f"<tr><td><code>{html.escape(name)}</code>{note}</td><td>{html.escape(_kind(field))}</td></tr>")
+    return f"<table>{''.join(rows)}</table>"
+
+
+def _kind(field: dict[str, Any]) -> str:
+    if "anyOf" in field:
+        return " | ".join(dict.fromkeys(_kind(option) for option in field["anyOf"]))
+    if "$ref" in field:
+        return str(field["$ref"]).rpartition("/")[2]
+    if field.get("type") == "array":
+        return f"list of {_kind(field.get('items', {}))}"
+    return str(field.get("type", "any"))

@@ -1,0 +1,70 @@
+"""`/tokenize` and `/detokenize`: the model's tokenizer over HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from radixlang.errors import RequestError
+from radixlang.server.hub import Hub
+from radixlang.server.openai.chat import encode_messages
+from radixlang.server.openai.protocol import DetokenizeBody, TokenizeBody
+from radixlang.server.web import Server, json_response
+
+
+def _tokenizer(hub: Hub) -> Any:
+    if hub.tokenizer is None:
+        raise RequestError("This server has no tokenizer; it runs with --skip-tokenizer-init.")
+    return hub.tokenizer
+
+
+async def tokenize(server: Server, request: Request, body: TokenizeBody) -> Response:
+    """`/tokenize`."""
+    hub = server.hub
+    server.check_model(body.model)
+    tokenizer = _tokenizer(hub)
+    if (body.prompt is None) == (body.messages is None):
+        raise RequestError("Exactly one of prompt and messages is required.", "prompt")
+    tokens: Any
+    if body.messages is not None:
+        tokens = await encode_messages(
+            hub,
+            body.messages,
+            body.tools or None,
+            body.add_generation_prompt is not False,
+            False,
+            body.chat_template_kwargs,
+        )
+    else:
+        prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt or []
+        special = body.add_special_tokens is not False
+        tokens = [
+            list(await hub.in_thread(len(text), tokenizer.encode, text, add_special_tokens=special))
+            for text in prompts
+        ]
+        if isinstance(body.prompt, str):
+            tokens = tokens[0]
+    several = isinstance(body.prompt, list)
+    count = [len(item) for item in tokens] if several else len(tokens)
+    return json_response({"tokens": tokens, "count": count, "max_model_len": hub.limits.context_length})
+
+
+async def detokenize(server: Server, request: Request, body: DetokenizeBody) -> Response:
+    """`/detokenize`."""
+    hub = server.hub
+    server.check_model(body.model)
+    tokenizer = _tokenizer(hub)
+    several = bool(body.tokens) and isinstance(body.tokens[0], list)
+    if any(isinstance(item, list) != several for item in body.tokens):
+        raise RequestError("tokens must be a list of ids or a list of such lists, not both.", "tokens")
+    lists: list[Any] = list(body.tokens) if several else [body.tokens]
+    for ids in lists:
+        if ids:
+            hub.limits.check_ids(ids, "tokens")
+    skip = body.skip_special_tokens is not False
+    texts = [
+        await hub.in_thread(4 * len(ids), tokenizer.decode, ids, skip_special_tokens=skip) for ids in lists
+    ]
+    return json_response({"text": texts if several else texts[0]})

@@ -1,0 +1,253 @@
+"""HTTP plumbing shared by all routes: bodies in, JSON and errors out, clients that leave.
+
+One error shape everywhere: `{"error": {"message", "type", "param", "code"}}`. Must not know what is served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from radixlang.config import Config
+from radixlang.errors import NotFoundError, OverloadedError, RadixLangError, RequestError
+from radixlang.log import get_logger
+
+if TYPE_CHECKING:
+    from radixlang.server.hub import Hub
+
+log = get_logger(__name__)
+T = TypeVar("T")
+
+#: bytes of the largest request body
+MAX_BODY = 64 * 2**20
+
+
+class ModelNotFoundError(NotFoundError):
+    """The named model is not served here."""
+
+    kind = "invalid_request_error"
+    code = "model_not_found"
+
+
+class BodyTooLargeError(RequestError):
+    """The body is beyond `MAX_BODY`."""
+
+    status = 413
+
+
+class MediaTypeError(RequestError):
+    """The body is not JSON by its content type."""
+
+    status = 415
+
+
+class ClientGone(Exception):
+    """The client closed the connection before it had its answer."""
+
+
+@dataclass
+class Server:
+    """What handlers work with."""
+
+    hub: Hub
+    config: Config
+
+    def check_model(self, name: str | None) -> str:
+        """The name answers carry; `default` and the path stand for the one model.
+
+        Raises:
+            ModelNotFoundError: another name.
+        """
+        known = (self.config.model_name, self.config.model.model_path, "default")
+        if name and name not in known:
+            raise ModelNotFoundError(f"The model {name!r} does not exist; this server has {known[0]!r}.", "model")
+        return self.config.model_name
+
+
+Handler = Callable[[Server, Request, Any], Awaitable[Response]]
+
+
+@dataclass(frozen=True)
+class Route:
+    """One line of the route table.
+
+    `body` is the msgspec type of the JSON body (None: no body), `optional` allows it to be absent. `query`
+    maps query parameters to their JSON schema. `admin` routes need the admin key when there is one.
+    """
+
+    path: str
+    methods: tuple[str, ...]
+    handler: Handler
+    summary: str
+    body: Any = None
+    optional: bool = False
+    query: dict[str, dict[str, Any]] = field(default_factory=dict)
+    admin: bool = False
+    group: str = "other"
+    answer: str = "application/json"
+
+
+class Endpoint:
+    """A route as an ASGI application: decodes, calls the handler, turns every error into a response."""
+
+    def __init__(self, route: Route, server: Server) -> None:
+        self.route = route
+        self.server = server
+        self.decoder = msgspec.json.Decoder(route.body) if route.body is not None else None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive, send)
+        try:
+            response = await self._answer(request)
+        except (ClientGone, ClientDisconnect):
+            response = Response(status_code=499)
+        except RadixLangError as error:
+            response = error_response(error)
+        except Exception as error:
+            log.error("%s failed", scope["path"], exc_info=error)
+            response = error_response(internal(error))
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        body = None
+        if self.decoder is not None and request.method != "GET":
+            data = await read_body(request)
+            if data or not self.route.optional:
+                check_media_type(request)
+                body = decode(self.decoder, data)
+        elif self.route.body is None:
+            return await self.route.handler(self.server, request, None)
+        if body is None and self.decoder is not None:
+            body = self.route.body()
+        return await while_connected(request.receive, self.route.handler(self.server, request, body))
+
+
+def internal(error: Exception) -> RadixLangError:
+    """What a client may know of a fault of ours: not its text, which can hold paths."""
+    return RadixLangError(f"The server failed on this request ({type(error).__name__}); its log says more.")
+
+
+async def read_body(request: Request) -> bytes:
+    """The whole body, at most `MAX_BODY` bytes."""
+    refusal = BodyTooLargeError(f"The body is larger than {MAX_BODY} bytes.")
+    length = request.headers.get("content-length", "")
+    if length.isdigit() and int(length) > MAX_BODY:
+        raise refusal
+    data = bytearray()
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > MAX_BODY:
+            raise refusal
+    return bytes(data)
+
+
+def check_media_type(request: Request) -> None:
+    """Accept JSON and bodies that do not say what they are."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind and kind != "application/json" and not kind.endswith("+json"):
+        raise MediaTypeError(f"The body must be sent as application/json, not {kind}.")
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    if coding not in ("", "identity"):
+        raise MediaTypeError(f"Compressed bodies ({coding}) are not accepted.")
+
+
+_AT = re.compile(r" - at `\$(.*)`$")
+
+
+def decode(decoder: msgspec.json.Decoder[Any], data: bytes) -> Any:
+    """A typed body.
+
+    Raises:
+        RequestError: malformed JSON, or a field of the wrong type (its path is in the message).
+    """
+    try:
+        return decoder.decode(data)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        match = _AT.search(text)
+        path = match.group(1).lstrip(".") if match else ""
+        detail = _AT.sub("", text)
+        param = re.split(r"[.\[]", path)[0] or None
+        raise RequestError(f"{path or 'The body'}: {detail}.", param) from None
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise RequestError(f"The body is not valid JSON: {error}.") from None
+    except RecursionError:
+        raise RequestError("The body is nested too deeply.") from None
+
+
+async def while_connected(receive: Callable[[], Awaitable[Message]], work: Coroutine[Any, Any, T] | Any) -> T:
+    """The result of `work`, which is cancelled when the client closes the connection.
+
+    Raises:
+        ClientGone: it did.
+    """
+
+    async def watch() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    working = asyncio.ensure_future(work)
+    watching = asyncio.ensure_future(watch())
+    try:
+        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise ClientGone
+    finally:
+        for task in (working, watching):
+            task.cancel()
+        await asyncio.gather(working, watching, return_exceptions=True)
+
+
+# ---- answers ----
+
+
+def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """`value` as JSON; structs and dictionaries alike."""
+    return Response(msgspec.json.encode(value), status, headers, "application/json")
+
+
+def error_body(error: RadixLangError) -> dict[str, Any]:
+    """The one error shape."""
+    return {
+        "error": {
+            "message": str(error),
+            "type": error.kind,
+            "param": getattr(error, "param", None),
+            "code": getattr(error, "code", error.status),
+        }
+    }
+
+
+def error_response(error: RadixLangError) -> Response:
+    """The response that `error` stands for."""
+    headers = {}
+    if isinstance(error, OverloadedError):
+        headers["retry-after"] = str(error.retry_after)
+    if error.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    return json_response(error_body(error), error.status, headers)
+
+
+def count_tokens(request: Request, prompt: int, completion: int) -> None:
+    """Leave the figures for the access log."""
+    request.scope.setdefault("state", {})["tokens"] = (prompt, completion)
+
+
+def refuse(body: Any, names: dict[str, str]) -> None:
+    """Refuse fields that ask for what this version does not do.
+
+    Raises:
+        RequestError: a field of `names` (field → what it would need) has a value that means something.
+    """
+    for name, what in names.items():
+        if getattr(body, name, None) not in (None, False, "", 0, [], {}):
+            raise RequestError(f"{name} is not supported: {what}.", name)

@@ -1,0 +1,33 @@
+"""What a loader hands to `Tokenizer`: one record, whatever file the vocabulary came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import tokenizers
+
+
+@dataclass(slots=True)
+class TokenizerParts:
+    """`backend` does the encoding; `templates`: name -> Jinja source ("default" is the usual one);
+    `named_tokens`: what templates may refer to (`bos_token`, `eos_token`, ...)."""
+
+    backend: tokenizers.Tokenizer
+    source: str
+    bos_id: int | None = None
+    eos_ids: tuple[int, ...] = ()
+    adds_bos: bool = False
+    templates: dict[str, str] = field(default_factory=dict)
+    named_tokens: dict[str, str] = field(default_factory=dict)
+
+
+def frame(
+    backend: tokenizers.Tokenizer, bos_id: int | None, eos_id: int | None, add_bos: bool, add_eos: bool
+) -> None:
+    """Makes `backend` put bos in front of, and eos behind, every text encoded with special tokens."""
+    before = [(backend.id_to_token(bos_id), bos_id)] if add_bos and bos_id is not None else []
+    after = [(backend.id_to_token(eos_id), eos_id)] if add_eos and eos_id is not None else []
+    single = [*(token for token, _ in before), "$A", *(token for token, _ in after)]
+    backend.post_processor = tokenizers.processors.TemplateProcessing(
+        single=single, pair=[*single, "$B"], special_tokens=[*before, *after]
+    )

@@ -1,0 +1,135 @@
+"""The Triton backend behind the attention seam: what it refuses, what it plans, and that a step is right."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if DEVICE == "cpu":
+    os.environ["TRITON_INTERPRET"] = "1"
+pytest.importorskip("triton", reason="Triton is not installed, so its kernels cannot run here")
+
+from types import SimpleNamespace  # noqa: E402
+
+from radixlang.attention import BACKENDS  # noqa: E402
+from radixlang.attention.triton import TritonAttention  # noqa: E402
+from radixlang.forward import ForwardBatch  # noqa: E402
+from radixlang.kernels import reference, tuning  # noqa: E402
+from radixlang.models.spec import LayerSpec, ModelSpec  # noqa: E402
+
+PAGE = 8
+
+
+def spec(heads: int = 6, kv_heads: int = 2, head_dim: int = 64, encoder: bool = False) -> ModelSpec:
+    return ModelSpec(
+        family="llama",
+        architecture="LlamaForCausalLM",
+        vocab_size=32,
+        hidden_size=heads * head_dim,
+        intermediate_size=32,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
+        layers=(LayerSpec(),),
+        context_length=256,
+        encoder=encoder,
+    )
+
+
+def batch_of(counts: list[int], lengths: list[int]) -> ForwardBatch:
+    total = sum(counts)
+    width = -(-max(lengths) // PAGE) + 1
+    table = torch.arange(1, 1 + len(counts) * width, dtype=torch.int32).view(len(counts), width)
+    tensors = {
+        "input_ids": torch.zeros(total, dtype=torch.int64),
+        "positions": torch.zeros(total, dtype=torch.int64),
+        "slots": torch.zeros(total, dtype=torch.int64),
+        "rows": torch.arange(len(counts), dtype=torch.int32).flip(0).contiguous(),
+        "query_starts": torch.tensor([0, *counts]).cumsum(0).int(),
+        "lengths": torch.tensor(lengths, dtype=torch.int32),
+        "page_table": table,
+    }
+    on_device = {name: tensor.to(DEVICE) for name, tensor in tensors.items()}
+    return ForwardBatch(**on_device, page_size=PAGE, max_query=max(counts), max_length=max(lengths))
+
+
+@pytest.mark.parametrize(
+    ("counts", "lengths", "few"),
+    [([1, 1, 1], [40, 3, 0], True), ([5, 1], [30, 7], True), ([30, 1, 9], [30, 44, 20], False)],
+)
+def test_a_step_equals_the_twin(counts: list[int], lengths: list[int], few: bool) -> None:
+    model = spec()
+    backend = TritonAttention(model, PAGE, DEVICE)
+    batch = batch_of(counts, lengths)
+    plan = backend.plan(batch)
+    assert bool(plan.decode) is few
+    assert bool(plan.extend) is not few
+    generator = torch.Generator().manual_seed(0)
+    q = torch.randn((sum(counts), 6, 64), generator=generator).to(DEVICE)
+    cache = torch.randn((2, 32, PAGE, 2, 64), generator=generator).to(DEVICE)
+    for layer in (
+        SimpleNamespace(scale=0.125, window=0, softcap=0.0),
+        SimpleNamespace(scale=0.2, window=11, softcap=4.0),
+        SimpleNamespace(scale=0.125, window=0, softcap=0.0, sinks=torch.linspace(-1, 2, 6).to(DEVICE)),
+    ):
+        out = backend.forward(layer, q, cache[0], cache[1], batch, plan)
+        expected = reference.paged_attention(
+            q,
+            cache[0],
+            cache[1],
+            batch.page_table,
+            batch.rows,
+            batch.query_starts,
+            batch.lengths,
+            **vars(layer),
+        )
+        torch.testing.assert_close(out, expected, atol=3e-6, rtol=3e-6)
+
+
+def test_registered() -> None:
+    assert BACKENDS.get("triton") is TritonAttention
+
+
+def test_supports(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert TritonAttention.supports(spec(), DEVICE) is None
+    assert "256" in (TritonAttention.supports(spec(head_dim=512), DEVICE) or "")
+    assert "encoder" in (TritonAttention.supports(spec(encoder=True), DEVICE) or "")
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    assert TritonAttention.supports(spec(), "cuda:0") is None
+    assert "cpu" in (TritonAttention.supports(spec(), "cpu") or "")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "not installed" in (TritonAttention.supports(spec(), "cuda") or "")
+
+
+def h200() -> tuning.Chip:
+    return tuning.Chip(units=132, shared_bytes=196608, table=tuning.measured("nvidia_h200"))
+
+
+@pytest.mark.parametrize(
+    ("batch", "length", "splits", "block"),
+    [(1, 1024, 16, 64), (1, 8192, 64, 64), (32, 1024, 2, 32), (128, 1024, 1, 32), (256, 8192, 1, 32)],
+)
+def test_decode_settings_are_the_measured_ones(batch: int, length: int, splits: int, block: int) -> None:
+    tile = tuning.decode_tile(
+        h200(), batch=batch, queries=4, max_length=length, kv_heads=8, head_dim=128, element_size=2
+    )
+    assert (tile.splits, tile.block) == (splits, block)
+
+
+@pytest.mark.parametrize("head_dim", [64, 80, 128, 256])
+@pytest.mark.parametrize("element_size", [1, 2, 4])
+def test_tiles_fit_into_shared_memory(head_dim: int, element_size: int) -> None:
+    safe = tuning.Chip(units=20, shared_bytes=tuning.SAFE_SHARED_BYTES, table={})
+    for chip in (safe, h200()):
+        width = tuning.next_power_of_2(head_dim) * element_size
+        decode = tuning.decode_tile(
+            chip, batch=4, queries=4, max_length=5000, kv_heads=2, head_dim=head_dim, element_size=element_size
+        )
+        assert decode.stages * decode.block * 2 * width <= chip.shared_bytes
+        extend = tuning.extend_tile(chip, head_dim=head_dim, element_size=element_size)
+        used = (extend.stages * extend.block_n * 2 + extend.block_m) * width
+        assert used <= chip.shared_bytes
+        assert min(decode.block, extend.block_n, extend.block_m) >= 16

@@ -1,0 +1,180 @@
+"""Both paged attention kernels against their torch twin: in the interpreter on a CPU, compiled on a GPU."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if DEVICE == "cpu":
+    os.environ["TRITON_INTERPRET"] = "1"
+pytest.importorskip("triton", reason="Triton is not installed, so its kernels cannot run here")
+
+from radixlang.kernels import reference  # noqa: E402
+from radixlang.kernels.decode_attention import decode_attention  # noqa: E402
+from radixlang.kernels.extend_attention import extend_attention  # noqa: E402
+from radixlang.kernels.tuning import DecodeTile, ExtendTile  # noqa: E402
+
+TOLERANCE = {torch.float32: 3e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+
+
+def make(
+    counts: list[int],
+    lengths: list[int],
+    *,
+    heads: int,
+    kv_heads: int,
+    dim: int,
+    page: int,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+) -> dict[str, torch.Tensor]:
+    """A batch with scattered pages, shuffled rows, and NaN in every cache slot that holds no key."""
+    generator = torch.Generator().manual_seed(seed)
+    batch = len(counts)
+    need = [-(-length // page) for length in lengths]
+    pages = sum(need) + 3
+    k = torch.full((pages, page, kv_heads, dim), float("nan"))
+    v = k.clone()
+    free = (torch.randperm(pages - 1, generator=generator) + 1).tolist()
+    table = torch.zeros((batch + 2, max(need, default=0) + 2), dtype=torch.int32)
+    rows = torch.randperm(batch + 2, generator=generator)[:batch].int()
+    for row, length in zip(rows.tolist(), lengths, strict=True):
+        for position in range(length):
+            if position % page == 0:
+                table[row, position // page] = free.pop()
+            here = table[row, position // page]
+            k[here, position % page] = torch.randn((kv_heads, dim), generator=generator)
+            v[here, position % page] = torch.randn((kv_heads, dim), generator=generator)
+    # queries as the layers give them: a slice of the fused projection
+    fused = torch.randn((sum(counts), heads + 2 * kv_heads, dim), generator=generator)
+    starts = torch.tensor([0, *counts]).cumsum(0).int()
+    tensors = {
+        "q": fused.to(dtype)[:, :heads],
+        "k_cache": k.to(dtype),
+        "v_cache": v.to(dtype),
+        "page_table": table,
+        "rows": rows,
+        "query_starts": starts,
+        "lengths": torch.tensor(lengths, dtype=torch.int32),
+    }
+    return {name: tensor.to(DEVICE) for name, tensor in tensors.items()}
+
+
+def check(
+    inputs: dict[str, torch.Tensor],
+    *,
+    splits: int | None = None,
+    block: int = 16,
+    block_m: int = 16,
+    scale: float = 0.3,
+    window: int = 0,
+    softcap: float = 0.0,
+    sinks: torch.Tensor | None = None,
+) -> None:
+    """Compare the decode kernel (when `splits` is given) or the extend kernel with the twin."""
+    options = {"scale": scale, "window": window, "softcap": softcap, "sinks": sinks}
+    expected = reference.paged_attention(**inputs, **options)
+    starts = inputs["query_starts"]
+    if splits is not None:
+        out = decode_attention(
+            **inputs,
+            **options,
+            max_query=int((starts[1:] - starts[:-1]).max()),
+            tile=DecodeTile(splits=splits, block=block, warps=4, stages=2),
+        )
+    else:
+        tile = ExtendTile(block_m=block_m, block_n=block, warps=4, stages=2)
+        out = extend_attention(**inputs, **options, tile=tile)
+    assert not out.isnan().any()
+    tolerance = TOLERANCE[out.dtype]
+    torch.testing.assert_close(out.float(), expected.float(), atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("splits", [1, 4])
+@pytest.mark.parametrize("page", [1, 7, 16, 128])
+def test_decode_page_sizes(page: int, splits: int) -> None:
+    inputs = make([1, 1, 1], [1, 37, 130], heads=4, kv_heads=2, dim=64, page=page)
+    check(inputs, splits=splits)
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (3, 3), (14, 2), (9, 3), (16, 1), (32, 1)])
+def test_decode_head_groups(heads: int, kv_heads: int) -> None:
+    check(make([1, 1], [19, 50], heads=heads, kv_heads=kv_heads, dim=64, page=16), splits=2)
+
+
+@pytest.mark.parametrize("dim", [64, 80, 96, 192, 256])
+def test_head_dims(dim: int) -> None:
+    check(make([1, 1], [33, 20], heads=4, kv_heads=2, dim=dim, page=16), splits=2, scale=dim**-0.5)
+    check(make([9, 5], [33, 5], heads=4, kv_heads=2, dim=dim, page=16), scale=dim**-0.5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(dtype: torch.dtype) -> None:
+    check(make([1, 1], [40, 70], heads=8, kv_heads=2, dim=64, page=16, dtype=dtype), splits=2, scale=0.125)
+    check(make([11, 1], [40, 70], heads=8, kv_heads=2, dim=64, page=16, dtype=dtype), scale=0.125)
+
+
+@pytest.mark.parametrize("window", [1, 5, 16, 33, 1000])
+def test_sliding_window(window: int) -> None:
+    check(make([1, 1, 1], [3, 40, 75], heads=4, kv_heads=2, dim=64, page=8), splits=2, window=window)
+    check(make([3, 3], [3, 40], heads=4, kv_heads=2, dim=64, page=8), splits=2, window=window)
+    check(make([20, 3, 33], [20, 40, 40], heads=4, kv_heads=2, dim=64, page=8), window=window)
+
+
+@pytest.mark.parametrize("splits", [1, 4])
+def test_softcap_and_sinks(splits: int) -> None:
+    sinks = torch.linspace(-3.0, 4.0, 6).to(DEVICE)
+    decode = make([1, 1, 1], [2, 40, 75], heads=6, kv_heads=2, dim=64, page=16)
+    check(decode, splits=splits, softcap=5.0)
+    check(decode, splits=splits, sinks=sinks)
+    check(decode, splits=splits, softcap=5.0, sinks=sinks, window=9)
+
+
+def test_extend_softcap_and_sinks() -> None:
+    extend = make([17, 30], [17, 45], heads=6, kv_heads=2, dim=64, page=16)
+    check(extend, softcap=5.0)
+    check(extend, sinks=torch.linspace(-3.0, 4.0, 6).to(DEVICE))
+
+
+def test_softcap_at_its_limits() -> None:
+    """Scores far beyond the cap saturate instead of overflowing."""
+    check(make([1, 1], [20, 33], heads=4, kv_heads=2, dim=64, page=16), splits=1, softcap=2.0, scale=1e4)
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+def test_verification_of_several_queries(splits: int) -> None:
+    """The decode kernel with up to eight queries a row, ragged, over splits whose keys some may not see."""
+    inputs = make([8, 1, 5, 0], [90, 64, 5, 30], heads=6, kv_heads=2, dim=64, page=16)
+    check(inputs, splits=splits)
+
+
+@pytest.mark.parametrize("page", [1, 5, 16, 64])
+@pytest.mark.parametrize(("block_m", "block"), [(16, 16), (32, 64), (64, 16)])
+def test_extend_mixed_batch(page: int, block_m: int, block: int) -> None:
+    """Prefill, chunk over a prefix, decoding row, empty row and a last row, with a group that fills no tile."""
+    inputs = make([23, 40, 1, 0, 2], [23, 77, 50, 9, 2], heads=6, kv_heads=2, dim=64, page=page)
+    check(inputs, block_m=block_m, block=block)
+
+
+@pytest.mark.parametrize("kernel", ["decode", "decode split", "extend"])
+def test_padded_rows_give_zeros(kernel: str) -> None:
+    inputs = make([1, 1, 1], [30, 0, 0], heads=4, kv_heads=2, dim=64, page=16)
+    splits = {"decode": 1, "decode split": 4, "extend": None}[kernel]
+    check(inputs, splits=splits)
+    check(inputs, splits=splits, window=4)
+    check(inputs, splits=splits, sinks=torch.ones(4).to(DEVICE))
+
+
+def test_a_later_key_never_matters() -> None:
+    """Overwriting the newest key changes the newest query's output and no earlier one's."""
+    inputs = make([12], [30], heads=4, kv_heads=2, dim=64, page=16)
+    tile = ExtendTile(block_m=16, block_n=16, warps=4, stages=2)
+    before = extend_attention(**inputs, scale=0.1, tile=tile)
+    page = inputs["page_table"][inputs["rows"][0], 29 // 16]
+    inputs["v_cache"][page, 29 % 16] += 100.0
+    after = extend_attention(**inputs, scale=0.1, tile=tile)
+    assert torch.equal(before[:-1], after[:-1])
+    assert not torch.allclose(before[-1], after[-1])

@@ -1,0 +1,295 @@
+"""Everything that can be wrong with a checkpoint is named in one sentence before anything is served."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from radixlang.config import ModelConfig
+from radixlang.errors import ConfigError, ModelError, UnsupportedModelError, WeightError
+from radixlang.models import load_model, load_spec
+from radixlang.models.layout import decoder_layout
+from tests.models.paged import edit_config
+
+CONFIG: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 32,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-5,
+    "torch_dtype": "float32",
+    "eos_token_id": 2,
+}
+Q = "model.layers.1.self_attn.q_proj.weight"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A complete small model."""
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    spec = load_spec(ModelConfig(model_path=str(tmp_path)))
+    save_file({k: torch.randn(s) for k, s in decoder_layout(spec).items()}, tmp_path / "model.safetensors")
+    return tmp_path
+
+
+def attempt(folder: Path, **options: Any) -> None:
+    config = ModelConfig(model_path=str(folder), **options)
+    load_model(load_spec(config), config, "cpu", torch.float32)
+
+
+def change(folder: Path, edit: Callable[[dict[str, torch.Tensor]], None]) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    edit(tensors)
+    save_file(tensors, folder / "model.safetensors")
+
+
+def says(error: pytest.ExceptionInfo[Exception], *words: str) -> None:
+    text = str(error.value)
+    assert all(word in text for word in words), text
+    assert "\n" not in text
+    assert text.endswith(".")
+
+
+def test_the_complete_model_loads_and_reports_progress(folder: Path) -> None:
+    config = ModelConfig(model_path=str(folder), dtype="float32")
+    seen: list[tuple[int, int]] = []
+    spec = load_spec(config)
+    model = load_model(spec, config, "cpu", torch.float32, lambda done, total: seen.append((done, total)))
+    weights = sum(torch.Size(shape).numel() for shape in decoder_layout(spec).values())
+    assert seen == sorted(seen)
+    assert seen[-1] == (weights, weights)
+    assert model.weight_bytes == 4 * weights
+
+
+def test_missing_tensor(folder: Path) -> None:
+    change(folder, lambda t: t.pop(Q) and None)
+    with pytest.raises(WeightError) as error:
+        attempt(folder)
+    says(error, Q, "lacks", str(folder))
+
+
+def test_extra_tensor(folder: Path) -> None:
+    change(folder, lambda t: t.update({"model.layers.2.mlp.up_proj.weight": torch.zeros(24, 16)}))
+    with pytest.raises(WeightError) as error:
+        attempt(folder)
+    says(error, "model.layers.2.mlp.up_proj.weight", "no place")
+
+
+def test_known_leftovers_are_ignored(folder: Path) -> None:
+    change(folder, lambda t: t.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(4)}))
+    attempt(folder)
+    edit_config(folder, tie_word_embeddings=True)  # the file's lm_head is now a copy of the embedding
+    attempt(folder)
+
+
+def test_misshapen_tensor(folder: Path) -> None:
+    change(folder, lambda t: t.update({Q: torch.zeros(16, 17)}))
+    with pytest.raises(WeightError) as error:
+        attempt(folder)
+    says(error, Q, "[16, 17]", "[16, 16]")
+
+
+def test_wrong_dtype(folder: Path) -> None:
+    change(folder, lambda t: t.update({Q: torch.zeros(16, 16, dtype=torch.int8)}))
+    with pytest.raises(WeightError) as error:
+        attempt(folder)
+    says(error, Q, "I8", "BF16")
+
+
+@pytest.mark.parametrize("keep", [0, 5, 300, -4])
+def test_truncated_file(folder: Path, keep: int) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(WeightError) as error:
+        attempt(folder)
+    says(error, str(path), "truncated")
+
+
+def test_pickles_are_refused(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+
+    class Bomb:
+        def __reduce__(self) -> Any:
+            return (Path.touch, (folder / "exploded",))
+
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Bomb()))
+    for path in (folder, folder / "pytorch_model.bin"):
+        with pytest.raises(WeightError) as error:
+            attempt(path)
+        says(error, "pytorch_model.bin", "pickle", "safetensors")
+    assert not (folder / "exploded").exists()
+
+
+def test_no_weights_at_all(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(WeightError) as error:
+        attempt(folder)
+    says(error, str(folder), "dummy")
+    attempt(folder, load_format="dummy")
+
+
+def test_shards(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    first = {k: v for k, v in tensors.items() if "layers.0" in k}
+    second = {k: v for k, v in tensors.items() if k not in first}
+    save_file(first, folder / "a.safetensors")
+    save_file(second, folder / "b.safetensors")
+    with pytest.raises(WeightError, match="index"):
+        attempt(folder)
+    index = {k: "a.safetensors" for k in first} | {k: "b.safetensors" for k in second}
+    path = folder / "model.safetensors.index.json"
+    path.write_text(json.dumps({"weight_map": index}))
+    attempt(folder)
+    path.write_text(json.dumps({"weight_map": index | {Q: "a.safetensors"}}))
+    with pytest.raises(WeightError) as error:
+        attempt(folder)
+    says(error, Q, "a.safetensors")
+    path.write_text('{"weight_map": 3}')
+    with pytest.raises(WeightError, match="damaged"):
+        attempt(folder)
+    path.write_text(json.dumps({"weight_map": index}))
+    (folder / "b.safetensors").unlink()
+    with pytest.raises(WeightError) as error:
+        attempt(folder)
+    says(error, "b.safetensors", "missing")
+
+
+UNSUPPORTED: dict[str, tuple[dict[str, Any], str]] = {
+    "architecture": ({"architectures": ["FalconForCausalLM"]}, "FalconForCausalLM"),
+    "activation": ({"hidden_act": "relu2"}, "relu2"),
+    "rope": ({"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, "longrope"),
+    "partial rope": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+    "quantisation": ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "gptq"),
+    "experts": ({"num_local_experts": 8}, "num_local_experts"),
+    "multiplier": ({"attention_multiplier": 0.3}, "attention_multiplier"),
+    "soft cap": ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
+    "window": ({"sliding_window": 64}, "sliding_window"),
+    "slicing": ({"pretraining_tp": 2}, "pretraining_tp"),
+    "layer type": (
+        {"architectures": ["Qwen2ForCausalLM"], "layer_types": ["full_attention", "chunked_attention"]},
+        "chunked_attention",
+    ),
+    "own code": ({"architectures": None, "auto_map": {"AutoModel": "evil.Model"}}, "auto_map"),
+}
+
+
+@pytest.mark.parametrize("case", UNSUPPORTED)
+def test_unsupported_config_is_named_before_weights_load(folder: Path, case: str) -> None:
+    values, word = UNSUPPORTED[case]
+    edit_config(folder, **values)
+    with pytest.raises(UnsupportedModelError) as error:
+        load_spec(ModelConfig(model_path=str(folder)))
+    says(error, word)
+
+
+@pytest.mark.parametrize(
+    ("values", "word"),
+    [
+        ({"hidden_size": ...}, "hidden_size"),
+        ({"hidden_size": "large"}, "hidden_size"),
+        ({"hidden_size": 16.5}, "hidden_size"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers"),
+        ({"num_key_value_heads": 3}, "key-value heads"),
+        ({"hidden_size": 17}, "17"),
+        ({"rms_norm_eps": True}, "rms_norm_eps"),
+        ({"tie_word_embeddings": "yes"}, "tie_word_embeddings"),
+        ({"eos_token_id": "</s>"}, "eos_token_id"),
+        ({"rope_scaling": {"rope_type": "linear"}}, "factor"),
+        ({"architectures": []}, "architectures"),
+    ],
+)
+def test_bad_config_values_are_named(folder: Path, values: dict[str, Any], word: str) -> None:
+    edit_config(folder, **values)
+    with pytest.raises(ModelError) as error:
+        load_spec(ModelConfig(model_path=str(folder)))
+    says(error, word)
+
+
+def test_neutral_keys_are_fine(folder: Path) -> None:
+    plain = load_spec(ModelConfig(model_path=str(folder)))
+    edit_config(
+        folder,
+        attention_dropout=0.1,
+        use_cache=True,
+        pretraining_tp=1,
+        rope_scaling=None,
+        partial_rotary_factor=1.0,
+        quantization_config=None,
+        sliding_window=None,
+        auto_map={"AutoModel": "evil.Model"},
+    )
+    assert load_spec(ModelConfig(model_path=str(folder))) == plain
+
+
+def test_code_of_a_folder_never_runs(folder: Path) -> None:
+    (folder / "evil.py").write_text("raise SystemExit('ran')")
+    edit_config(folder, auto_map={"AutoModelForCausalLM": "evil.Model"})
+    attempt(folder, trust_remote_code=True)
+
+
+def test_unreadable_configs(folder: Path, tmp_path: Path) -> None:
+    (folder / "config.json").write_text("{")
+    with pytest.raises(ModelError) as error:
+        attempt(folder)
+    says(error, "config.json", "JSON")
+    (folder / "config.json").unlink()
+    with pytest.raises(ModelError) as error:
+        attempt(folder)
+    says(error, "config.json", ".gguf")
+
+
+def test_a_path_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    pytest.importorskip("huggingface_hub")
+    with pytest.raises(ModelError) as error:
+        load_spec(ModelConfig(model_path="nobody/has-this-model"))
+    says(error, "nobody/has-this-model", "file or folder", "hub")
+
+
+def test_load_format_must_fit(folder: Path) -> None:
+    with pytest.raises(ModelError) as error:
+        attempt(folder, load_format="gguf")
+    says(error, "--load-format gguf", "folder")
+    (folder / "x.gguf").write_bytes(b"nonsense")
+    with pytest.raises(ModelError) as error:
+        attempt(folder / "x.gguf")
+    says(error, "x.gguf", "not a GGUF file")
+
+
+def test_context_length(folder: Path) -> None:
+    assert load_spec(ModelConfig(model_path=str(folder), context_length=10)).context_length == 10
+    with pytest.raises(ConfigError) as error:
+        load_spec(ModelConfig(model_path=str(folder), context_length=65))
+    says(error, "65", "64", "--json-model-override-args")
+    longer = ModelConfig(
+        model_path=str(folder),
+        context_length=65,
+        json_model_override_args='{"rope_scaling": {"rope_type": "linear", "factor": 2.0}}',
+    )
+    assert load_spec(longer).context_length == 65
+
+
+def test_stop_ids_of_both_files(folder: Path) -> None:
+    (folder / "generation_config.json").write_text('{"eos_token_id": [7, 2]}')
+    assert load_spec(ModelConfig(model_path=str(folder))).eos_ids == (2, 7)
+
+
+def test_dummy_weights_are_the_same_every_time(folder: Path) -> None:
+    from tests.models.paged import load, run_paged
+
+    first, second = (run_paged(load(folder, load_format="dummy"), [[3, 4, 5]])[0] for _ in range(2))
+    assert torch.equal(first, second)
+    assert torch.isfinite(first).all()
+    assert first.std() > 0

@@ -1,0 +1,97 @@
+import argparse
+
+import msgspec
+import pytest
+
+from radixlang import config
+from radixlang.config import Config
+from radixlang.errors import ConfigError
+
+
+def parse(*arguments):
+    parser = argparse.ArgumentParser()
+    config.add_arguments(parser)
+    return config.from_namespace(parser.parse_args(list(arguments)))
+
+
+def test_flags_reach_their_group():
+    c = parse("--model", "m", "--page-size", "4", "--no-enable-metrics", "--tp", "1", "--disable-radix-cache")
+    assert c.model.model_path == "m"
+    assert c.device.page_size == 4
+    assert not c.server.enable_metrics
+    assert c.cache.disable_radix_cache
+
+
+def test_every_option_has_a_flag_and_a_sentence_of_help():
+    for _, field, _ in config.options():
+        assert field.metadata["help"].endswith(".") or field.metadata["help"].endswith("…"), field.name
+
+
+@pytest.mark.parametrize(
+    ("values", "flag"),
+    [
+        ({"page_size": 0}, "--page-size"),
+        ({"page_size": 129}, "--page-size"),
+        ({"tp_size": 2}, "--tp-size"),
+        ({"mem_fraction_static": 1.5}, "--mem-fraction-static"),
+        ({"chunked_prefill_size": 0}, "--chunked-prefill-size"),
+        ({"max_running_requests": 0}, "--max-running-requests"),
+        ({"max_queued_requests": -1}, "--max-queued-requests"),
+        ({"port": 70000}, "--port"),
+        ({"json_model_override_args": "[1]"}, "--json-model-override-args"),
+        ({"schedule_policy": "nope"}, "--schedule-policy"),
+        ({"radix_eviction_policy": "nope"}, "--radix-eviction-policy"),
+        ({"attention_backend": "nope"}, "--attention-backend"),
+        ({"model_path": ""}, "--model-path"),
+    ],
+)
+def test_resolve_names_the_flag(values, flag):
+    with pytest.raises(ConfigError, match=flag):
+        Config.from_flat(**{"model_path": "m", **values}).resolve()
+
+
+def test_unknown_option_suggests_the_nearest():
+    with pytest.raises(ConfigError, match="did you mean 'model_path'"):
+        Config.from_flat(model_pth="x")
+
+
+@pytest.mark.parametrize(("name", "value"), [("page_size", "4"), ("port", True), ("model_path", 3), ("log_requests", 1)])
+def test_wrong_types_are_refused(name, value):
+    with pytest.raises(ConfigError, match=name):
+        Config.from_flat(**{name: value})
+
+
+def test_aliases_of_other_servers():
+    c = Config.from_flat(model="m", gpu_memory_utilization=0.5, max_model_len=64)
+    assert (c.model.model_path, c.device.mem_fraction_static, c.model.context_length) == ("m", 0.5, 64)
+
+
+def test_config_file_lies_under_the_flags(tmp_path):
+    file = tmp_path / "c.yaml"
+    file.write_text("model-path: m\npage_size: 8\nport: 1\n")
+    c = parse("--config", str(file), "--port", "2")
+    assert (c.model.model_path, c.device.page_size, c.server.port) == ("m", 8, 2)
+
+
+@pytest.mark.parametrize("text", ["- a\n", "a: [\n"])
+def test_bad_config_files(tmp_path, text):
+    file = tmp_path / "c.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match="--config"):
+        parse("--config", str(file))
+
+
+def test_missing_config_file():
+    with pytest.raises(ConfigError, match="cannot be read"):
+        parse("--config", "/nowhere.yaml")
+
+
+def test_keys_are_withheld_and_the_wire_keeps_all():
+    c = Config.from_flat(model_path="m", api_key="secret")
+    assert c.flat()["api_key"] == "***"
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(c), type=Config) == c
+
+
+def test_resolve_normalises():
+    c = Config.from_flat(model_path="m", dtype="half", enable_priority_scheduling=True).resolve()
+    assert (c.model.dtype, c.schedule.schedule_policy) == ("float16", "priority")
