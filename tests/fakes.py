@@ -62,10 +62,12 @@ class FakeModel:
         return PositionLogprobs(
             np.array([self.logprob(c, t) for c, t in zip(contexts, tokens, strict=True)], np.float32),
             np.array(best, np.int32).reshape(len(contexts), top),
-            np.array([[self.logprob(c, t) for t in b] for c, b in zip(contexts, best, strict=True)], np.float32)
-            .reshape(len(contexts), top),
-            np.array([[self.logprob(c, t) for t in ids] for c in contexts], np.float32)
-            .reshape(len(contexts), len(ids)),
+            np.array(
+                [[self.logprob(c, t) for t in b] for c, b in zip(contexts, best, strict=True)], np.float32
+            ).reshape(len(contexts), top),
+            np.array([[self.logprob(c, t) for t in ids] for c in contexts], np.float32).reshape(
+                len(contexts), len(ids)
+            ),
         )
 
     def embedding(self, context: int) -> np.ndarray:
@@ -97,7 +99,8 @@ class FakeModel:
 class FakeExecutor:
     """`executor.Executor` over a `FakeModel`. Plans run in order, and only when a result is asked for.
 
-    A row that is granted the token `poison` is reported as failed; the steps in `broken` raise.
+    A row that is granted the token `poison` is reported as failed. The steps in `broken` raise, and so does every
+    step that grants the token `curse`.
     """
 
     num_pages: int
@@ -106,6 +109,7 @@ class FakeExecutor:
     max_tokens: int
     model: FakeModel = field(default_factory=FakeModel)
     poison: int = -7
+    curse: int = -8
     broken: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
@@ -117,7 +121,7 @@ class FakeExecutor:
         self.generated = np.zeros(self.max_rows + 1, np.int64)
         self.sampling = [RowSampling()] * (self.max_rows + 1)
         self.waiting: list[StepPlan] = []
-        self.results: dict[int, StepResult] = {}
+        self.results: dict[int, StepResult | RuntimeError] = {}
         self.closed = False
 
     def launch(self, plan: StepPlan) -> Any:
@@ -130,19 +134,24 @@ class FakeExecutor:
         assert masks is None
 
     def result(self, ticket: Any) -> StepResult:
-        if ticket in self.broken:
-            self.waiting = [plan for plan in self.waiting if plan.step > ticket]
-            raise RuntimeError(f"step {ticket} broke")
         while ticket not in self.results:
             plan = self.waiting.pop(0)
             self.results[plan.step] = self._run(plan)
-        return self.results.pop(ticket)
+        result = self.results.pop(ticket)
+        if isinstance(result, RuntimeError):
+            raise result
+        return result
 
     def close(self) -> None:
         self.closed = True
 
-    def _run(self, plan: StepPlan) -> StepResult:
+    def _run(self, plan: StepPlan) -> StepResult | RuntimeError:
         size = self.page_size
+        if plan.step in self.broken or self.curse in plan.token_ids:
+            for later in self.waiting:  # launched behind it: they ran on what it did not write
+                self.results[later.step] = RuntimeError(f"step {later.step} came to nothing")
+            self.waiting.clear()
+            return RuntimeError(f"step {plan.step} broke")
         for action in plan.actions:
             if isinstance(action, CopyPages):
                 pages = self.kv.reshape(-1, size)

@@ -20,7 +20,16 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 #: flags of other programs (pip, make, curl, …), of `pull` and `doctor`, and of the scripts
-OTHER_FLAGS = {"--extra-index-url", "--list", "--json", "--download-dir", "--slow", "--check", "--no-deps", "--help"}
+OTHER_FLAGS = {
+    "--extra-index-url",
+    "--list",
+    "--json",
+    "--download-dir",
+    "--slow",
+    "--check",
+    "--no-deps",
+    "--help",
+}
 
 by_page = pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
 
@@ -89,12 +98,14 @@ def test_sampling_page_has_every_parameter_and_its_default() -> None:
 
 
 def test_metrics_page_names_what_the_server_shows() -> None:
+    from radixlang.scheduler.stats import Totals
     from radixlang.server import metrics
 
     text = (ROOT / "docs" / "metrics.md").read_text()
     named = set(re.findall(r"`(\w+)`", text))
     wanted = {f"{name}_total" for name in (*metrics._COUNTERS, *metrics.ENGINE_COUNTERS)}
     wanted |= {*metrics._HISTOGRAMS, *metrics.ENGINE_GAUGES, *metrics._INFO_GAUGES}
+    wanted |= set(Totals().counters(0))
     assert wanted - named == set()
     rows = {
         name
@@ -102,12 +113,15 @@ def test_metrics_page_names_what_the_server_shows() -> None:
         if line.startswith("| `")
         for name in re.findall(r"`(\w+)`", line.split("|")[1])
     }
-    assert rows - wanted == {"http_requests_active", "process_cpu_seconds_total"}
+    assert rows - wanted == {"http_requests_active", "process_cpu_seconds_total", "new_token_ratio"}
 
 
 def test_every_dependency_is_justified() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    lines = [*project["dependencies"], *(line for extra in project["optional-dependencies"].values() for line in extra)]
+    lines = [
+        *project["dependencies"],
+        *(line for extra in project["optional-dependencies"].values() for line in extra),
+    ]
     names = {re.split(r"[\[<>=;\s]", line)[0].lower() for line in lines} - {"radixlang"}
     text = (ROOT / "docs" / "dependencies.md").read_text().lower()
     assert {name for name in names if f"`{name}`" not in text} == set()

@@ -25,7 +25,10 @@ SCORE_BYTES = 64 << 20
 
 @dataclass
 class _Single:
-    """Rows with one new token: `index` [S] into T (None when these are all tokens), pages [S, n], `valid` [S, n * page_size]."""
+    """Rows with one new token: `index` [S] into T (None when these are all tokens), pages [S, n].
+
+    `valid` [S, n * page_size]: the slot belongs to the row.
+    """
 
     index: torch.Tensor | None
     pages: torch.Tensor

@@ -35,7 +35,7 @@ class AttentionPlan:
 class TritonAttention:
     """Paged attention by `kernels/decode_attention.py` and `kernels/extend_attention.py`."""
 
-    def __init__(self, spec: ModelSpec, page_size: int, device: str) -> None:
+    def __init__(self, spec: ModelSpec, page_size: int, device: torch.device | str) -> None:
         from radixlang.kernels.decode_attention import decode_attention
         from radixlang.kernels.extend_attention import extend_attention
 

@@ -19,6 +19,7 @@ from typing import Any
 from rich.console import Console
 from rich.live import Live
 from rich.markdown import Markdown
+from rich.text import Text
 
 from radixlang.cli.chat_source import EngineSource, Messages, Piece, ServerSource, Source
 from radixlang.cli.options import add_engine_flags, add_sampling_flags, open_engine, sampling_values
@@ -97,8 +98,8 @@ class MarkdownStream:
         if done:
             self._console.print(Markdown(done))
         # Only what fits on the screen can be redrawn.
-        tail = "\n".join(self._open.splitlines()[-max(3, self._console.height - 2) :])
-        self._live.update(tail, refresh=True)
+        lines = Text(self._open).wrap(self._console, self._console.width)
+        self._live.update(Text("\n").join(lines[-max(3, self._console.height - 2) :]), refresh=True)
 
     def __exit__(self, *_: object) -> None:
         self._live.update("")

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from radixlang.cli.options import chat_ids
 from radixlang.errors import RadixLangError, from_status
 
 if TYPE_CHECKING:
@@ -54,9 +55,9 @@ class EngineSource:
 
     def answer(self, messages: Messages, sampling: dict[str, Any]) -> Iterator[Piece]:
         """Stream the answer. Raises RadixLangError: the request cannot be served."""
-        ids = self._engine.tokenizer.encode_chat(messages)
+        ids = chat_ids(self._engine, messages)
         shown = 0
-        stream = self._engine.generate(input_ids=ids, sampling_params=sampling, stream=True)
+        stream: Any = self._engine.generate(input_ids=ids, sampling_params=sampling, stream=True)
         try:
             for state in stream:
                 meta = state["meta_info"]

@@ -163,9 +163,9 @@ def memory() -> dict[str, int | None]:
     limit: int | None = None
     info = Path("/proc/meminfo")
     if info.exists():
-        values = dict(re.findall(r"^(\w+):\s+(\d+) kB", info.read_text(), re.M))
+        values: dict[str, str] = dict(re.findall(r"^(\w+):\s+(\d+) kB", info.read_text(), re.M))
         total = int(values["MemTotal"]) * 1024
-        available = int(values.get("MemAvailable", values["MemFree"])) * 1024
+        available = int(values["MemAvailable" if "MemAvailable" in values else "MemFree"]) * 1024
     elif "SC_PHYS_PAGES" in os.sysconf_names:
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
@@ -241,9 +241,11 @@ def would_use(torch: dict[str, Any]) -> str | None:
     devices = torch.get("devices", [])
     if devices:
         if torch.get("triton"):
-            return f"{devices[0]['device']} with the triton attention backend"
-        return f"{devices[0]['device']} with the torch attention backend (triton is missing)"
-    return "cpu with the torch attention backend" + (" and numba kernels" if torch.get("numba") else "")
+            return f"{devices[0]['device']}, attention backend triton"
+        return f"{devices[0]['device']}, attention backend torch_native (triton is missing)"
+    if torch.get("numba"):
+        return "cpu, attention backend cpu"
+    return "cpu, attention backend torch_native (numba is missing)"
 
 
 def show(found: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from radixlang.cli.options import add_engine_flags, add_sampling_flags, open_engine, sampling_values
+from radixlang.cli.options import add_engine_flags, add_sampling_flags, chat_ids, open_engine, sampling_values
 from radixlang.cli.parser import Parser
 from radixlang.errors import ConfigError
 
@@ -41,7 +41,7 @@ def run(argv: Sequence[str]) -> int:
     with open_engine(args) as engine:
         what: dict[str, Any] = {"prompt": prompt}
         if args.chat:
-            what = {"input_ids": engine.tokenizer.encode_chat([{"role": "user", "content": prompt}])}
+            what = {"input_ids": chat_ids(engine, [{"role": "user", "content": prompt}])}
         if args.stream:
             shown = ""
             for answer in engine.generate(**what, sampling_params=sampling, stream=True):

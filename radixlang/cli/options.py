@@ -9,6 +9,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from radixlang.config import add_arguments, flat_names, options, read_file
+from radixlang.errors import ConfigError
 from radixlang.hub_files import resolve_model_path
 
 if TYPE_CHECKING:
@@ -27,9 +28,9 @@ _SAMPLING: tuple[tuple[tuple[str, ...], type, str], ...] = (
     (("--sampling-seed", "--seed"), int, "same seed, same text"),
 )
 
-#: groups of the configuration that mean nothing without a server, and `--seed`, which is a sampling flag here
+#: what means nothing without a server or without text, and `--seed`, which is a sampling flag here
 _NOT_LOCAL = frozenset({"server"})
-_SKIPPED = frozenset({"random_seed", "served_model_name", "weight_version"})
+_SKIPPED = frozenset({"random_seed", "served_model_name", "weight_version", "skip_tokenizer_init", "is_embedding"})
 
 
 def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
@@ -74,3 +75,14 @@ def open_engine(args: argparse.Namespace) -> Engine:
     from radixlang.llm import Engine
 
     return Engine(inline=True, **values)
+
+
+def chat_ids(engine: Engine, messages: list[dict[str, str]]) -> list[int]:
+    """The conversation as the model's template writes it, up to where its answer begins.
+
+    Raises:
+        RadixLangError: the model has no chat template, or the engine runs without a tokenizer.
+    """
+    if engine.tokenizer is None:
+        raise ConfigError("A chat needs a tokenizer, but --skip-tokenizer-init is set.")
+    return engine.tokenizer.encode_chat(messages)

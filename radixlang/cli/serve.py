@@ -98,7 +98,7 @@ def run(argv: Sequence[str]) -> int:
 
     def ready(url: str) -> None:
         progress.finish()
-        print(f"Serving {config.model_name} at {url} (try {url}/docs, or radixlang chat --url {url})", flush=True)
+        print(f"Open {url}/docs in a browser, or run: radixlang chat --url {url}", flush=True)
 
     try:
         return serve(config, progress, ready)

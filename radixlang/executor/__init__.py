@@ -53,6 +53,7 @@ class EngineShape:
     weight_bytes: int
     kv_bytes: int
     device: str
+    """begins with the device's type ("cpu: …", "cuda: …"), then its name"""
     dtype: str
     attention_backend: str
     load_seconds: float

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,10 +46,16 @@ def build_executor(
     kv_dtype = _dtype(config.device.kv_cache_dtype) or dtype
     name, backend = choose_attention(config.device.attention_backend, spec, kind)
     model = load_model(
-        spec, config.model, str(platform.device), dtype, lambda done, total: progress("loading weights", done, total)
+        spec,
+        config.model,
+        str(platform.device),
+        dtype,
+        lambda done, total: progress("loading weights", done, total),
     )
     page_size = config.device.page_size
-    running = config.schedule.max_running_requests or (MAX_RUNNING_CPU if kind == "cpu" else MAX_RUNNING_ACCELERATOR)
+    running = config.schedule.max_running_requests or (
+        MAX_RUNNING_CPU if kind == "cpu" else MAX_RUNNING_ACCELERATOR
+    )
     pages = kv_pages(
         spec,
         Memory(kind == "cpu", platform.total_memory(), platform.free_memory(), model.weight_bytes),
@@ -83,7 +90,7 @@ def build_executor(
         encoder=spec.encoder,
         weight_bytes=model.weight_bytes,
         kv_bytes=pool.nbytes,
-        device=platform.describe(),
+        device=f"{platform.device}: {platform.describe()}",
         dtype=str(dtype).removeprefix("torch."),
         attention_backend=name,
         load_seconds=round(time.monotonic() - started, 3),
@@ -96,7 +103,9 @@ def _dtype(name: str) -> torch.dtype | None:
     return None if name == "auto" else getattr(torch, name)
 
 
-def choose_attention(wish: str, spec: ModelSpec, device: str) -> tuple[str, type[AttentionBackend]]:
+def choose_attention(
+    wish: str, spec: ModelSpec, device: str
+) -> tuple[str, Callable[[ModelSpec, int, torch.device], AttentionBackend]]:
     """The backend of `--attention-backend`; "auto" takes the first that supports the model on the device.
 
     Raises:
@@ -105,7 +114,7 @@ def choose_attention(wish: str, spec: ModelSpec, device: str) -> tuple[str, type
     reasons = []
     for name in BACKENDS.names() if wish == "auto" else [wish]:
         try:
-            backend = BACKENDS.get(name)
+            backend: Any = BACKENDS.get(name)
         except ConfigError as error:
             if wish != "auto":
                 raise

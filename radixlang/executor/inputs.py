@@ -1,7 +1,9 @@
 """A plan becomes a `ForwardBatch`: index arithmetic in numpy, one copy to the device.
 
-    tokens of a row b:  positions  starts[b] … starts[b] + counts[b] - 1
-    slot of a position: pages[row, position // page_size] * page_size + position % page_size
+The arithmetic, per row b:
+
+    positions: starts[b] … starts[b] + counts[b] - 1
+    slot:      pages[row, position // page_size] * page_size + position % page_size
 """
 
 from __future__ import annotations
@@ -20,11 +22,11 @@ from radixlang.platforms import Platform
 
 @dataclass(frozen=True)
 class Inputs:
-    """The batch, and what the steps after the forward pass need of the plan. `ends[b]` is the index in T of row b's last token."""
+    """The batch, and what the steps after the forward pass need of the plan."""
 
     batch: ForwardBatch
     query_starts: Ints
-    ends: Ints
+    """[B + 1] as in the batch, for the host"""
     sample_rows: Ints
     """[S] table rows that sample"""
     sample_ends: torch.Tensor
@@ -85,4 +87,4 @@ def build_inputs(plan: StepPlan, table: RequestTable, page_size: int, platform: 
         max_query=int(counts.max()),
         max_length=int(lengths.max()),
     )
-    return Inputs(batch, query_starts, ends, rows[sampling], sample_ends)
+    return Inputs(batch, query_starts, rows[sampling], sample_ends)

@@ -1,6 +1,6 @@
 """The executor of one device: runs plans in order on the platform's stream.
 
-    launch:  setups, actions, new pages → forward pass → prompt log-probabilities, embeddings, last logits
+    launch:  new pages, setups, actions → forward pass → prompt log-probabilities, embeddings, last logits
     sample:  draw, next tokens into the table       (part of the launch when no row waits for a mask)
     result:  wait, and turn what came home into a `StepResult`
 
@@ -33,7 +33,9 @@ from radixlang.sampling.sampler import Drawn, sample
 LOGIT_BLOCK_BYTES = 64 << 20
 """prompt log-probabilities look at as many positions at once as have logits of this size"""
 BAD_NUMBERS = "The model produced numbers that are not finite for this request."
-NO_TOKEN = "No token may follow: the model's numbers are not finite, or the constraints leave nothing to choose from."
+NO_TOKEN = (
+    "No token may follow: the model's numbers are not finite, or the constraints leave nothing to choose from."
+)
 
 
 @dataclass
@@ -109,6 +111,7 @@ class DeviceExecutor:
 
     def _run(self, ticket: Ticket) -> None:
         plan = ticket.plan
+        inputs = ticket.inputs = build_inputs(plan, self.table, self.pool.page_size, self.platform)
         for setup in plan.setups:
             self.sampling.setup(setup)
         for action in plan.actions:
@@ -118,14 +121,13 @@ class DeviceExecutor:
                 self.pool.copy(source, target)
             elif not isinstance(action, Flush):  # a flush needs nothing: all that is cached here is KV pages
                 raise EngineError(f"This executor does not know the action {type(action).__name__}.")
-        inputs = ticket.inputs = build_inputs(plan, self.table, self.pool.page_size, self.platform)
         batch = inputs.batch
         attention_plan = None if self.spec.encoder else self.attention.plan(batch)
         with forwarding(ForwardContext(batch, self.attention, attention_plan, self.pool.layers)):
             hidden = self.model(batch.input_ids, batch.positions)
             self._prompt_logprobs(ticket, hidden)
             if plan.pools.any():
-                pooled, ticket.failed = pool_rows(plan, inputs, hidden, self.spec.pooling)
+                pooled, ticket.failed = pool_rows(plan, inputs, hidden, self.spec)
                 ticket.pooled = {b: self.platform.home(vector) for b, vector in pooled.items()}
             if len(inputs.sample_rows):
                 ticket.logits = self.model.logits(hidden[inputs.sample_ends])

@@ -1,33 +1,28 @@
-"""Embeddings: one vector from the hidden states of a row."""
+"""Embeddings of a step: which rows can have one, and theirs."""
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from radixlang.executor.inputs import Inputs
+from radixlang.layers.pooling import pool
+from radixlang.models.spec import ModelSpec
 from radixlang.plan import StepPlan
 
 
 def pool_rows(
-    plan: StepPlan, inputs: Inputs, hidden: torch.Tensor, pooling: str
+    plan: StepPlan, inputs: Inputs, hidden: torch.Tensor, spec: ModelSpec
 ) -> tuple[dict[int, torch.Tensor], dict[int, str]]:
-    """Vectors float32 [hidden] of the rows with `pools`, by plan index, and the rows that have none.
+    """Vectors float32 [hidden] of the rows with `pools`, by plan index, and the rows that cannot have one.
 
     "last" needs the row's last token only; "mean" and "cls" need all its tokens in this one step.
     """
-    out: dict[int, torch.Tensor] = {}
-    failed: dict[int, str] = {}
-    for b in plan.pools.nonzero()[0].tolist():
-        begin, end = int(inputs.query_starts[b]), int(inputs.query_starts[b + 1])
-        if pooling == "last":
-            out[b] = hidden[end - 1].float()
-        elif plan.starts[b]:
-            failed[b] = (
-                f"The {pooling} pooling of this model needs the prompt in one step; "
-                "raise --chunked-prefill-size above its length."
-            )
-        elif pooling == "cls":
-            out[b] = hidden[begin].float()
-        else:
-            out[b] = hidden[begin:end].float().mean(0)
-    return out, failed
+    vectors = pool(hidden, inputs.batch.query_starts, spec.pooling, spec.normalize)
+    wanted = np.flatnonzero(plan.pools).tolist()
+    cut = [b for b in wanted if spec.pooling != "last" and plan.starts[b] > 0]
+    reason = (
+        f"The {spec.pooling} pooling of this model needs the prompt in one step; "
+        "raise --chunked-prefill-size above its length."
+    )
+    return {b: vectors[b] for b in wanted if b not in cut}, dict.fromkeys(cut, reason)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-_MASK32 = (1 << 32) - 1
+_MASK64 = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
 
 
 def paged_attention(
@@ -119,39 +120,34 @@ def copy_pages(cache: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor
     cache[targets.long()] = cache[sources.long()]
 
 
-def uniform(seed: int, position: int) -> float:
-    """The number in [0, 1) that a row draws with: 24 bits of Philox-4x32-10, Salmon et al., SC 2011."""
-    counter = [position & _MASK32, 0, 0, 0]
-    key = [seed & _MASK32, (seed >> 32) & _MASK32]
-    for _ in range(10):
-        first, second = 0xD2511F53 * counter[0], 0xCD9E8D57 * counter[2]
-        counter = [
-            (second >> 32) ^ counter[1] ^ key[0],
-            second & _MASK32,
-            (first >> 32) ^ counter[3] ^ key[1],
-            first & _MASK32,
-        ]
-        key = [(key[0] + 0x9E3779B9) & _MASK32, (key[1] + 0xBB67AE85) & _MASK32]
-    return (counter[0] >> 8) / (1 << 24)
+def uniform(seed: int, drawn: int) -> float:
+    """The number in [0, 1) that a row draws with: 24 bits of SplitMix64 (Steele, Lea and Flood 2014)."""
+    x = (seed + _GOLDEN) & _MASK64
+    for addend in (0, drawn * _GOLDEN):
+        x = (x + addend) & _MASK64
+        x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
+        x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK64
+        x ^= x >> 31
+    return (x >> 40) / (1 << 24)
 
 
 def kept_probabilities(
     logits: torch.Tensor, temperature: float, top_k: int, top_p: float, min_p: float
 ) -> torch.Tensor:
-    """Distribution a row [V] is drawn from, float64: zero where a filter dropped the token."""
-    x = logits.double() / temperature
-    kept = x > float("-inf")
-    if 0 < top_k < x.shape[0]:
-        kept &= x >= x.sort(descending=True).values[top_k - 1]
-    p = x.masked_fill(~kept, float("-inf")).softmax(-1)
+    """Distribution a row [V] is drawn from, float64: zero where a limit dropped the token."""
+    p = (logits.double() / temperature).softmax(-1)
+    ordered, ids = p.sort(descending=True, stable=True)
+    kept = ordered > 0
+    if 0 < top_k < p.shape[0]:
+        kept[top_k:] = False
     if top_p < 1.0:
-        ordered = p.sort(descending=True).values
-        reached = int((ordered.cumsum(-1) < top_p).sum())
-        kept &= p >= ordered[min(reached, p.shape[0] - 1)]
+        kept &= (ordered.cumsum(-1) - ordered) < top_p
     if min_p > 0.0:
-        kept &= p >= min_p * p.max()
-    p = p * kept
-    return p / p.sum()
+        kept &= ordered >= min_p * ordered[0]
+    kept[0] = True
+    result = torch.zeros_like(p)
+    result[ids[kept]] = ordered[kept]
+    return result / result.sum()
 
 
 def sample(
@@ -161,7 +157,7 @@ def sample(
     top_p: torch.Tensor,
     min_p: torch.Tensor,
     seeds: torch.Tensor,
-    positions: torch.Tensor,
+    drawn: torch.Tensor,
 ) -> torch.Tensor:
     """Twin of `sampling.sample`."""
     tokens = []
@@ -169,8 +165,9 @@ def sample(
         if float(temperature[b]) < 1e-6 or not bool((row > float("-inf")).any()):
             tokens.append(int(argmax(row[None])))
             continue
+        row = row.nan_to_num(nan=float("-inf"), posinf=3.0e38, neginf=float("-inf"))
         p = kept_probabilities(row, float(temperature[b]), int(top_k[b]), float(top_p[b]), float(min_p[b]))
-        target = uniform(int(seeds[b]), int(positions[b]))
+        target = uniform(int(seeds[b]), int(drawn[b]))
         hit = ((p.cumsum(-1) > target) & (p > 0)).nonzero()
         tokens.append(int(hit[0]) if len(hit) else int(p.nonzero()[-1]))
     return torch.tensor(tokens, dtype=torch.int64, device=logits.device)
@@ -184,21 +181,23 @@ def argmax(logits: torch.Tensor) -> torch.Tensor:
 
 def apply_penalties(
     logits: torch.Tensor,
-    output_counts: torch.Tensor,
-    prompt_counts: torch.Tensor,
+    index: torch.Tensor,
+    output: torch.Tensor,
+    seen: torch.Tensor,
+    slots: torch.Tensor,
     frequency: torch.Tensor,
     presence: torch.Tensor,
     repetition: torch.Tensor,
 ) -> None:
     """Twin of `sampling.apply_penalties`."""
-    x = logits.float()
-    seen = (output_counts > 0) | (prompt_counts > 0)
-    x = torch.where(seen, torch.where(x > 0, x / repetition[:, None], x * repetition[:, None]), x)
-    x = x - frequency[:, None] * output_counts - presence[:, None] * (output_counts > 0)
-    logits.copy_(x)
+    count = output[slots].float()
+    x = logits[index].float() - frequency.view(-1, 1) * count - presence.view(-1, 1) * (count > 0)
+    factor = torch.where(seen[slots], repetition.view(-1, 1), 1.0)
+    logits[index] = torch.where(x > 0, x / factor, x * factor).to(logits.dtype)
 
 
-def apply_bitmask(logits: torch.Tensor, mask: torch.Tensor) -> None:
+def apply_bitmask(logits: torch.Tensor, index: torch.Tensor, mask: torch.Tensor) -> None:
     """Twin of `sampling.apply_bitmask`."""
     bits = (mask[:, :, None] >> torch.arange(32, device=mask.device, dtype=torch.int32)) & 1
-    logits.masked_fill_(bits.flatten(1)[:, : logits.shape[1]] == 0, float("-inf"))
+    forbidden = bits.flatten(1)[:, : logits.shape[1]] == 0
+    logits[index] = logits[index].masked_fill(forbidden, float("-inf"))

@@ -1,9 +1,10 @@
 """Draws the next token from logits without sorting, and the edits of logits before that.
 
-One program samples one row. Each filter (top-k, top-p) is a threshold on the logits, found by narrowing a
-bracket of values: every pass tries three pivots and then snaps the bracket to logits that occur, so it ends at
-the exact threshold, and equal logits are kept or dropped together. The draw walks the kept mass up to a uniform
-number that depends on (seed, position) alone, so a row draws the same token in any batch. Must not know requests.
+One program samples one row. Top-k and top-p are a threshold on the logits, found by narrowing a bracket of
+values: every pass tries three pivots and then snaps the bracket to logits that occur, so it ends at the exact
+threshold; of the logits equal to it, those of lower token ids are kept, as many as the limits allow. The draw
+walks the kept mass, in token order, up to a uniform number that depends on (seed, tokens drawn before) alone, so
+a row draws the same token in any batch. Must not know requests.
 """
 
 from __future__ import annotations
@@ -40,13 +41,30 @@ def _largest(base, vocab, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _mass(base, vocab, low, top, inverse, BLOCK: tl.constexpr):
-    """Sum of exp((x - top) * inverse) over logits x ≥ low."""
-    total = tl.zeros([BLOCK], tl.float32)
+def _mass_from(base, vocab, low, top, inverse, BLOCK: tl.constexpr):
+    """(number, mass) of the logits > low, number of those equal to it; x weighs exp((x - top) * inverse)."""
+    number = tl.zeros([BLOCK], tl.float32)
+    mass = tl.zeros([BLOCK], tl.float32)
+    equal = tl.zeros([BLOCK], tl.float32)
     for start in range(0, vocab, BLOCK):
         _i, x = _logits(base, start, vocab, BLOCK)
-        total += tl.where(x >= low, tl.exp((x - top) * inverse), 0.0)
-    return tl.sum(total, 0)
+        number += tl.where(x > low, 1.0, 0.0)
+        mass += tl.where(x > low, tl.exp((x - top) * inverse), 0.0)
+        equal += tl.where(x == low, 1.0, 0.0)
+    return tl.sum(number, 0), tl.sum(mass, 0), tl.sum(equal, 0)
+
+
+@triton.jit
+def _uniform(seed, drawn):
+    """24 random bits as a number in [0, 1): SplitMix64 (Steele, Lea and Flood 2014), fed seed and count."""
+    x = seed.to(tl.uint64, bitcast=True) + 0x9E3779B97F4A7C15
+    for turn in tl.static_range(2):
+        if turn == 1:
+            x += drawn.to(tl.int64).to(tl.uint64, bitcast=True) * 0x9E3779B97F4A7C15
+        x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9
+        x = (x ^ (x >> 27)) * 0x94D049BB133111EB
+        x = x ^ (x >> 31)
+    return (x >> 40).to(tl.float32) * (1.0 / 16777216.0)
 
 
 @triton.jit
@@ -113,7 +131,7 @@ def _sample_kernel(
     top_p_ptr,
     min_p_ptr,
     seed_ptr,
-    position_ptr,
+    drawn_ptr,
     out_ptr,
     stride,
     vocab,
@@ -130,35 +148,54 @@ def _sample_kernel(
     top_k = tl.load(top_k_ptr + row)
     top_p = tl.load(top_p_ptr + row)
     min_p = tl.load(min_p_ptr + row)
-    if (top_k > 0) & (top_k < vocab):
-        low = _threshold(base, vocab, low, top, inverse, top_k.to(tl.float32), False, BLOCK)
-    mass = _mass(base, vocab, low, top, inverse, BLOCK)
-    if top_p < 1.0:
-        low = _threshold(base, vocab, low, top, inverse, top_p * mass, True, BLOCK)
-    if min_p > 0.0:
-        low = tl.maximum(low, tl.minimum(top + temperature * tl.log(min_p), top))
-    if (top_p < 1.0) | (min_p > 0.0):
-        mass = _mass(base, vocab, low, top, inverse, BLOCK)
+    by_rank = (top_k > 0) & (top_k < vocab)
+    by_mass = top_p < 1.0
+    most = top_k.to(tl.float32)
+    _number, mass, _equal = _mass_from(base, vocab, float("-inf"), top, inverse, BLOCK)
+    need = top_p * mass
+    if by_rank:
+        low = _threshold(base, vocab, low, top, inverse, most, False, BLOCK)
+    if by_mass:
+        low = _threshold(base, vocab, low, top, inverse, need, True, BLOCK)
+    # of the logits equal to `low`, the first `quota` are kept
+    equal = 0.0
+    quota = 0.0
+    if by_rank | by_mass | (min_p > 0.0):
+        limit = low
+        if min_p > 0.0:
+            low = tl.maximum(low, tl.minimum(top + temperature * tl.log(min_p), top))
+        number, above, equal = _mass_from(base, vocab, low, top, inverse, BLOCK)
+        weight_low = tl.exp((low - top) * inverse)
+        quota = equal
+        if low == limit:
+            if by_rank:
+                quota = tl.minimum(quota, most - number)
+            if by_mass & (weight_low > 0.0):
+                quota = tl.minimum(quota, tl.ceil((need - above) / weight_low))
+            quota = tl.maximum(quota, 1.0)
+        mass = above + quota * weight_low
 
-    position = tl.load(position_ptr + row).to(tl.int32)
-    zero = position * 0
-    bits, _b, _c, _d = tl.philox(tl.load(seed_ptr + row), position, zero, zero, zero)
-    target = (bits >> 8).to(tl.float32) * (1.0 / 16777216.0) * mass
-
+    target = _uniform(tl.load(seed_ptr + row), tl.load(drawn_ptr + row)) * mass
     passed = 0.0
+    passed_equal = 0.0
     found = vocab
     last = first
     start = 0
     while (start < vocab) & (found == vocab):
         i, x = _logits(base, start, vocab, BLOCK)
-        weight = tl.where(x >= low, tl.exp((x - top) * inverse), 0.0)
+        kept = x >= low
+        if quota < equal:
+            same = tl.where(x == low, 1.0, 0.0)
+            kept = (x > low) | ((x == low) & (passed_equal + tl.cumsum(same, 0) <= quota))
+            passed_equal += tl.sum(same, 0)
+        weight = tl.where(kept, tl.exp((x - top) * inverse), 0.0)
         kept = weight > 0.0
         here = tl.sum(weight, 0)
         if passed + here > target:
             hit = kept & (passed + tl.cumsum(weight, 0) > target)
             found = tl.min(tl.where(hit, i, vocab), 0)
         # rounding may leave the target beyond the last kept token: then that one is drawn
-        last = tl.maximum(last, tl.max(tl.where(kept, i, 0), 0))
+        last = tl.where(tl.max(weight, 0) > 0.0, tl.max(tl.where(kept, i, 0), 0), last)
         passed += here
         start += BLOCK
     tl.store(out_ptr + row, tl.where(found < vocab, found, last).to(tl.int64))
@@ -171,14 +208,15 @@ def sample(
     top_p: torch.Tensor,
     min_p: torch.Tensor,
     seeds: torch.Tensor,
-    positions: torch.Tensor,
+    drawn: torch.Tensor,
 ) -> torch.Tensor:
     """One token a row from logits [B, V] (any float, dense rows) → [B] int64.
 
-    temperature, top_p, min_p [B] float32, top_k [B] int32, seeds [B] int64, positions [B] (the place of the
-    drawn token in its row). Temperature below 1e-6 is greedy; top_k ≤ 0 or ≥ V, top_p ≥ 1, min_p ≤ 0 are off.
-    Filters apply in this order: top-k, top-p of the remaining mass, min-p relative to the most likely token.
-    A row without any logit above -inf gives token 0.
+    temperature, top_p, min_p [B] float32, top_k [B] int32 or int64, seeds [B] int64 (the bits of a 64-bit seed),
+    drawn [B] (tokens drawn before). Temperature below 1e-6 is greedy; top_k ≤ 0 or ≥ V, top_p ≥ 1 and min_p ≤ 0
+    are off. A token is kept if its rank < top_k, the probability of better tokens < top_p, and its own
+    probability ≥ min_p of the best one's; equal logits rank by token id. A row without any logit above -inf
+    gives token 0.
     """
     rows, vocab = logits.shape
     out = torch.empty(rows, dtype=torch.int64, device=logits.device)
@@ -190,7 +228,7 @@ def sample(
             top_p,
             min_p,
             seeds,
-            positions,
+            drawn,
             out,
             logits.stride(0),
             vocab,
@@ -219,8 +257,10 @@ def argmax(logits: torch.Tensor) -> torch.Tensor:
 @triton.jit
 def _penalties_kernel(
     logits_ptr,
-    counts_ptr,
-    prompt_ptr,
+    index_ptr,
+    output_ptr,
+    seen_ptr,
+    slots_ptr,
     frequency_ptr,
     presence_ptr,
     repetition_ptr,
@@ -228,39 +268,46 @@ def _penalties_kernel(
     vocab,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(1).to(tl.int64)
+    p = tl.program_id(1)
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = i < vocab
-    x = tl.load(logits_ptr + row * stride + i, mask=there, other=0.0).to(tl.float32)
-    count = tl.load(counts_ptr + row * vocab + i, mask=there, other=0)
-    in_prompt = tl.load(prompt_ptr + row * vocab + i, mask=there, other=0) != 0
-    repetition = tl.load(repetition_ptr + row)
-    x = tl.where(in_prompt | (count > 0), tl.where(x > 0.0, x / repetition, x * repetition), x)
-    x -= tl.load(frequency_ptr + row) * count.to(tl.float32)
-    x -= tl.where(count > 0, tl.load(presence_ptr + row), 0.0)
-    tl.store(logits_ptr + row * stride + i, x.to(logits_ptr.dtype.element_ty), mask=there)
+    place = logits_ptr + tl.load(index_ptr + p).to(tl.int64) * stride + i
+    counted = tl.load(slots_ptr + p).to(tl.int64) * vocab + i
+    x = tl.load(place, mask=there, other=0.0).to(tl.float32)
+    output = tl.load(output_ptr + counted, mask=there, other=0.0).to(tl.float32)
+    seen = tl.load(seen_ptr + counted, mask=there, other=0) != 0
+    repetition = tl.load(repetition_ptr + p)
+    x -= tl.load(frequency_ptr + p) * output
+    x -= tl.where(output > 0.0, tl.load(presence_ptr + p), 0.0)
+    x = tl.where(seen, tl.where(x > 0.0, x / repetition, x * repetition), x)
+    tl.store(place, x.to(logits_ptr.dtype.element_ty), mask=there)
 
 
 def apply_penalties(
     logits: torch.Tensor,
-    output_counts: torch.Tensor,
-    prompt_counts: torch.Tensor,
+    index: torch.Tensor,
+    output: torch.Tensor,
+    seen: torch.Tensor,
+    slots: torch.Tensor,
     frequency: torch.Tensor,
     presence: torch.Tensor,
     repetition: torch.Tensor,
 ) -> None:
-    """Penalise tokens that occurred, in place on logits [B, V].
+    """Penalise tokens that occurred, in place on rows `index` [P] of logits [B, V].
 
-    output_counts and prompt_counts [B, V] int32, dense; frequency, presence, repetition [B] float32 (0, 0 and 1
-    are off). Repetition divides positive and multiplies negative logits of tokens in prompt or output; then
-    output tokens lose frequency * count + presence.
+    output [slots, V] (times a token was generated) and seen bool [slots, V] (in prompt or output), dense, are
+    read at `slots` [P]; frequency, presence and repetition hold P float32 (0, 0 and 1 are off). First every
+    generated token loses frequency * count + presence; then repetition divides a seen token's logit if that is
+    positive and multiplies it otherwise.
     """
-    rows, vocab = logits.shape
-    if rows:
-        _penalties_kernel[(triton.cdiv(vocab, EDIT_BLOCK), rows)](
+    vocab = logits.shape[1]
+    if index.shape[0]:
+        _penalties_kernel[(triton.cdiv(vocab, EDIT_BLOCK), index.shape[0])](
             logits,
-            output_counts,
-            prompt_counts,
+            index,
+            output,
+            seen.view(torch.uint8),
+            slots,
             frequency,
             presence,
             repetition,
@@ -272,20 +319,30 @@ def apply_penalties(
 
 
 @triton.jit
-def _bitmask_kernel(logits_ptr, mask_ptr, stride, mask_stride, vocab, BLOCK: tl.constexpr):
-    row = tl.program_id(1).to(tl.int64)
+def _bitmask_kernel(logits_ptr, index_ptr, mask_ptr, stride, mask_stride, vocab, BLOCK: tl.constexpr):
+    g = tl.program_id(1)
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = i < vocab
-    word = tl.load(mask_ptr + row * mask_stride + i // 32, mask=there, other=-1)
+    word = tl.load(mask_ptr + g.to(tl.int64) * mask_stride + i // 32, mask=there, other=-1)
     forbidden = there & (((word >> (i % 32)) & 1) == 0)
-    never = tl.full([BLOCK], float("-inf"), tl.float32)
-    tl.store(logits_ptr + row * stride + i, never.to(logits_ptr.dtype.element_ty), mask=forbidden)
+    never = tl.full([BLOCK], float("-inf"), tl.float32).to(logits_ptr.dtype.element_ty)
+    tl.store(logits_ptr + tl.load(index_ptr + g).to(tl.int64) * stride + i, never, mask=forbidden)
 
 
-def apply_bitmask(logits: torch.Tensor, mask: torch.Tensor) -> None:
-    """Set logits [B, V] to -inf, in place, where bit i % 32 of mask[b, i // 32] is 0; mask int32 [B, ≥ V / 32]."""
-    rows, vocab = logits.shape
-    if rows:
-        _bitmask_kernel[(triton.cdiv(vocab, EDIT_BLOCK), rows)](
-            logits, mask, logits.stride(0), mask.stride(0), vocab, BLOCK=EDIT_BLOCK, num_warps=4
+def apply_bitmask(logits: torch.Tensor, index: torch.Tensor, mask: torch.Tensor) -> None:
+    """Set tokens a grammar forbids to -inf, in place on rows `index` [G] of logits [B, V].
+
+    Token i is allowed if bit i % 32 of mask[g, i // 32] is set; mask int32 [G, ≥ V / 32].
+    """
+    vocab = logits.shape[1]
+    if index.shape[0]:
+        _bitmask_kernel[(triton.cdiv(vocab, EDIT_BLOCK), index.shape[0])](
+            logits,
+            index,
+            mask,
+            logits.stride(0),
+            mask.stride(0),
+            vocab,
+            BLOCK=EDIT_BLOCK,
+            num_warps=4,
         )

@@ -70,7 +70,7 @@ def next_power_of_2(n: int) -> int:
 
 
 @lru_cache
-def chip(device: str) -> Chip:
+def chip(device: torch.device | str) -> Chip:
     """The chip behind a torch device such as "cuda:0"; read once, at load."""
     if torch.device(device).type != "cuda":
         return Chip(units=16, shared_bytes=SAFE_SHARED_BYTES, table={})
@@ -128,11 +128,12 @@ def decode_tile(
 def extend_tile(chip: Chip, *, head_dim: int, element_size: int) -> ExtendTile:
     """Settings of attention with many queries a row."""
     entry = _entry(chip, "extend", {"block_m": 64, "block_n": 64, "warps": 4, "stages": 2})
-    block_m = entry["block_m"]
+    block_m, wanted_n = entry["block_m"], entry["block_n"]
+    if element_size == 4:
+        # exact float32 products run without tensor cores: large tiles only cost registers and compile time
+        block_m, wanted_n = min(block_m, 32), min(wanted_n, 32)
     while block_m > 16 and block_m * next_power_of_2(head_dim) * element_size > chip.shared_bytes // 4:
         block_m //= 2
     query_bytes = block_m * next_power_of_2(head_dim) * element_size
-    block_n, stages = _fit(
-        entry["block_n"], entry["stages"], head_dim, element_size, chip.shared_bytes - query_bytes
-    )
+    block_n, stages = _fit(wanted_n, entry["stages"], head_dim, element_size, chip.shared_bytes - query_bytes)
     return ExtendTile(block_m, block_n, entry["warps"], stages)

@@ -74,10 +74,7 @@ class TorchOps:
         self, positions: torch.Tensor, inverse: torch.Tensor, factor: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(cosines, sines) [T, 1, dim], the sines of the first half negated: x cos + swap(x) sin rotates."""
-        angles = positions[:, None].to(torch.float32) * inverse
-        cos, sin = angles.cos(), angles.sin()
-        if factor != 1.0:
-            cos, sin = cos * factor, sin * factor
+        cos, sin = cos_sin(positions, inverse, factor)
         return torch.cat((cos, cos), -1)[:, None], torch.cat((-sin, sin), -1)[:, None]
 
     def rotate_and_store(
@@ -111,6 +108,14 @@ class TorchOps:
         return activate(gate, activation).mul_(up)
 
 
+def cos_sin(positions: torch.Tensor, inverse: torch.Tensor, factor: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and sines [T, dim / 2] float32 of positions [T]; computed each step, so no table of all positions
+    takes memory and no length is too long for it."""
+    angles = positions[:, None].to(torch.float32) * inverse
+    cos, sin = angles.cos(), angles.sin()
+    return (cos, sin) if factor == 1.0 else (cos * factor, sin * factor)
+
+
 def activate(x: torch.Tensor, activation: str) -> torch.Tensor:
     """A new tensor with the activation "silu", "gelu" or "gelu_tanh" applied."""
     if activation == "silu":
@@ -121,5 +126,9 @@ def activate(x: torch.Tensor, activation: str) -> torch.Tensor:
 OPS: Registry[type[Ops]] = Registry(
     "set of layer operations",
     "ops",
-    {"torch": "radixlang.layers.ops:TorchOps", "triton": "radixlang.layers.triton_ops:TritonOps"},
+    {
+        "torch": "radixlang.layers.ops:TorchOps",
+        "cpu": "radixlang.layers.cpu_ops:CpuOps",
+        "triton": "radixlang.layers.triton_ops:TritonOps",
+    },
 )

@@ -5,9 +5,7 @@ from __future__ import annotations
 import torch
 
 
-def pool(
-    hidden: torch.Tensor, query_starts: torch.Tensor, kind: str, normalize: bool = True
-) -> torch.Tensor:
+def pool(hidden: torch.Tensor, query_starts: torch.Tensor, kind: str, normalize: bool = True) -> torch.Tensor:
     """hidden [T, H] of B rows of new tokens (`query_starts` [B + 1] int32) → [B, H] float32.
 
     `kind`: "last" or "cls" (first) token, or the "mean" over the row, which must be complete in this step.

@@ -8,7 +8,7 @@ from radixlang.kernels.activation import gelu_tanh_mul, silu_mul
 from radixlang.kernels.norm import add_rms_norm, rms_norm
 from radixlang.kernels.rope_write import rope_write
 from radixlang.layers.attention import Attention
-from radixlang.layers.ops import TorchOps
+from radixlang.layers.ops import TorchOps, cos_sin
 
 Rotation = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -29,11 +29,8 @@ class TritonOps:
 
     def rotation(self, positions: torch.Tensor, inverse: torch.Tensor, factor: float) -> Rotation:
         """Cosines and sines [T, dim / 2] of this step's tokens, and each token's place in them."""
-        angles = positions[:, None].to(torch.float32) * inverse
-        cos, sin = angles.cos(), angles.sin()
-        if factor != 1.0:
-            cos, sin = cos * factor, sin * factor
-        return cos, sin, torch.arange(positions.shape[0], device=positions.device)
+        places = torch.arange(positions.shape[0], device=positions.device)
+        return *cos_sin(positions, inverse, factor), places
 
     def rotate_and_store(
         self,

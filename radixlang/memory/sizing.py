@@ -61,10 +61,10 @@ def kv_pages(
         )
     if page_bytes == 0:
         return pages + 1
-    if memory.cpu and fraction is None:
-        budget = min(int(memory.free * CPU_SHARE), CPU_CAP)
-    elif memory.cpu:
-        budget = min(int(memory.total * fraction) - memory.weights, memory.free)
+    if memory.cpu:
+        usual = min(memory.free * CPU_SHARE, CPU_CAP)
+        wish = usual if fraction is None else memory.total * fraction - memory.weights
+        budget = min(int(wish), memory.free)
     else:
         share = ACCELERATOR_FRACTION if fraction is None else fraction
         budget = int(memory.total * share) - max(memory.total - memory.free, memory.weights)

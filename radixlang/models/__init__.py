@@ -83,8 +83,8 @@ def spec_of(checkpoint: Checkpoint, model: ModelConfig) -> ModelSpec:
     if model.context_length is not None:
         if model.context_length > spec.context_length:
             raise ConfigError(
-                f"--context-length {model.context_length} is above the model's {spec.context_length} tokens; lower "
-                "it, or extend the model with --json-model-override-args."
+                f"--context-length {model.context_length} is above the model's {spec.context_length} tokens; "
+                "lower it, or extend the model with --json-model-override-args."
             )
         spec = msgspec.structs.replace(spec, context_length=model.context_length)
     return spec
@@ -108,7 +108,11 @@ def _sentence_settings(checkpoint: Checkpoint, spec: ModelSpec) -> dict[str, Any
     pooling = checkpoint.path / "1_Pooling" / "config.json"
     if pooling.is_file():
         c = Fields(read_json(pooling), str(pooling))
-        modes = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean", "pooling_mode_lasttoken": "last"}
+        modes = {
+            "pooling_mode_cls_token": "cls",
+            "pooling_mode_mean_tokens": "mean",
+            "pooling_mode_lasttoken": "last",
+        }
         chosen = [mode for key, mode in modes.items() if c.flag(key, False)]
         others = [key for key, on in c.values.items() if key.startswith("pooling_mode_") and on is True]
         if len(chosen) != 1 or len(others) != 1:

@@ -55,7 +55,8 @@ class Decoder:
                 inverse, factor = frequencies(layer.rope)
                 self.ropes.append((layer.rope, inverse.to(weights.device), factor))
         self.rope_of = [
-            next((i for i, (rope, _, _) in enumerate(self.ropes) if rope == layer.rope), -1) for layer in self.layers
+            next((i for i, (rope, _, _) in enumerate(self.ropes) if rope == layer.rope), -1)
+            for layer in self.layers
         ]
         self.weight_bytes = weights.nbytes
 
@@ -78,7 +79,8 @@ class Decoder:
         before_attention, after_attention, before_mlp, after_mlp = (
             None if name is None else weights.norm(prefix + name, spec.norm_offset) for name in norms
         )
-        assert before_attention is not None and before_mlp is not None
+        assert before_attention is not None
+        assert before_mlp is not None
         return Layer(
             attention=Attention(
                 heads=spec.num_heads,

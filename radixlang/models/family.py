@@ -39,20 +39,25 @@ class Family:
     runner: str = "radixlang.models.decoder:Decoder"
 
 
-def decoder_fields(c: Fields, family: str, theta: float = 10000.0, eps: float = 1e-6) -> dict[str, Any]:
-    """Keyword arguments of `ModelSpec` that every decoder config spells alike; no layers yet."""
+def decoder_fields(c: Fields, family: str, head_dim: int | None = None) -> dict[str, Any]:
+    """Keyword arguments of `ModelSpec` that every decoder config spells alike; no layers yet.
+
+    `head_dim` is the family's default; None means hidden size / heads.
+    """
     heads = c.whole("num_attention_heads")
     hidden = c.whole("hidden_size")
     kv_heads = c.whole("num_key_value_heads", heads)
     if heads % kv_heads:
         raise ModelError(f"{c.what} has {heads} attention heads, which {kv_heads} key-value heads do not divide.")
-    head_dim = c.whole("head_dim", None)
+    head_dim = c.whole("head_dim", head_dim)
     if head_dim is None:
         if hidden % heads:
             raise ModelError(f"{c.what} has hidden_size = {hidden}, which {heads} attention heads do not divide.")
         head_dim = hidden // heads
     if head_dim % 2:
-        raise UnsupportedModelError(f"{c.what} has an odd head_dim of {head_dim}, which rotary embedding cannot use.")
+        raise UnsupportedModelError(
+            f"{c.what} has an odd head_dim of {head_dim}, which rotary embedding cannot use."
+        )
     return {
         "family": family,
         "architecture": architecture(c),
@@ -63,7 +68,7 @@ def decoder_fields(c: Fields, family: str, theta: float = 10000.0, eps: float = 
         "num_kv_heads": kv_heads,
         "head_dim": head_dim,
         "context_length": c.whole("max_position_embeddings"),
-        "norm_eps": c.number("rms_norm_eps", eps),
+        "norm_eps": c.number("rms_norm_eps", 1e-6),
         "tie_embeddings": c.flag("tie_word_embeddings", False),
         "checkpoint_dtype": checkpoint_dtype(c),
         "eos_ids": c.ids("eos_token_id"),
@@ -77,8 +82,10 @@ def architecture(c: Fields) -> str:
 
 
 def checkpoint_dtype(c: Fields) -> str:
-    """Name of the dtype the weights were saved in."""
-    return c.text("dtype", None) or c.text("torch_dtype", "float32")
+    """Name of the dtype the weights were saved in: "float32", "float16" or "bfloat16"."""
+    key = "dtype" if "dtype" in c else "torch_dtype"
+    names = ("float32", "float16", "bfloat16")
+    return c.choice(key, {form: name for name in names for form in (name, f"torch.{name}")}, "float32")
 
 
 def uniform(c: Fields, sizes: dict[str, Any], windows: list[int], theta: float = 10000.0) -> dict[str, Any]:

@@ -90,7 +90,7 @@ def read_checkpoint(model: ModelConfig) -> Checkpoint:
 
         config = config_of(path)
     else:
-        config = _folder_config(path, model.trust_remote_code)
+        config = _folder_config(path)
     config |= _overrides(model)
     return Checkpoint(path, single, config)
 
@@ -108,7 +108,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _folder_config(path: Path, trust_remote_code: bool) -> dict[str, Any]:
+def _folder_config(path: Path) -> dict[str, Any]:
     config = read_json(path / "config.json")
     if not config.get("architectures") and "auto_map" in config:
         raise UnsupportedModelError(

@@ -14,7 +14,7 @@ from radixlang.models.spec import ModelSpec
 
 def gemma_fields(c: Fields, family: str) -> dict[str, Any]:
     """What all Gemma generations share; no layers yet."""
-    sizes = decoder_fields(c, family) | {"tie_embeddings": c.flag("tie_word_embeddings", True)}
+    sizes = decoder_fields(c, family, head_dim=256) | {"tie_embeddings": c.flag("tie_word_embeddings", True)}
     return sizes | {
         "activation": "gelu_tanh",
         # A GGUF file stores the whole norm weight; its reader says so with this key.
@@ -34,7 +34,7 @@ def tanh_gelu(c: Fields) -> None:
 def spec(c: Fields) -> ModelSpec:
     """Of a `GemmaForCausalLM` config."""
     tanh_gelu(c)
-    c.choice("hidden_act", {name: 0 for name in ("gelu", "gelu_pytorch_tanh", "gelu_new")}, "gelu")
+    c.choice("hidden_act", dict.fromkeys(("gelu", "gelu_pytorch_tanh", "gelu_new"), 0), "gelu")
     c.refuse("use_bidirectional_attention", False)
     return ModelSpec(**uniform(c, gemma_fields(c, "gemma"), [0] * c.whole("num_hidden_layers")))
 

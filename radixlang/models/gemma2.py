@@ -8,6 +8,11 @@ from radixlang.models.gemma import gemma_fields, tanh_gelu
 from radixlang.models.spec import ModelSpec
 
 
+def _cap(c: Fields, key: str, default: float) -> float:
+    """A soft cap: none when the key is null, the family's when it is not there."""
+    return c.number(key, 0.0 if key in c.values else default)
+
+
 def spec(c: Fields) -> ModelSpec:
     """Of a `Gemma2ForCausalLM` config."""
     tanh_gelu(c)
@@ -19,8 +24,8 @@ def spec(c: Fields) -> ModelSpec:
         **uniform(c, gemma_fields(c, "gemma2"), windows),
         sandwich_norms=True,
         attention_scale=c.number("query_pre_attn_scalar", 256.0) ** -0.5,
-        attention_softcap=c.number("attn_logit_softcapping", 0.0),
-        final_softcap=c.number("final_logit_softcapping", 0.0),
+        attention_softcap=_cap(c, "attn_logit_softcapping", 50.0),
+        final_softcap=_cap(c, "final_logit_softcapping", 30.0),
     )
 
 

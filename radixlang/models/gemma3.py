@@ -31,7 +31,14 @@ def spec(c: Fields) -> ModelSpec:
     """Of a `Gemma3ForCausalLM` config, or of the `text_config` of a `Gemma3ForConditionalGeneration`."""
     if "text_config" in c:
         text = dict(c.mapping("text_config"))
-        for key in ("architectures", "dtype", "torch_dtype", "eos_token_id", "bos_token_id", "tie_word_embeddings"):
+        for key in (
+            "architectures",
+            "dtype",
+            "torch_dtype",
+            "eos_token_id",
+            "bos_token_id",
+            "tie_word_embeddings",
+        ):
             if text.get(key) is None and c.raw(key) is not None:
                 text[key] = c.raw(key)
         inner = Fields(_DEFAULTS | {k: v for k, v in text.items() if v is not None}, f"text_config of {c.what}")

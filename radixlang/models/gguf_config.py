@@ -148,8 +148,6 @@ def _gemma(data: _Metadata, config: dict[str, Any]) -> None:
 
 def _gemma2(data: _Metadata, config: dict[str, Any]) -> None:
     config["norm_offset"] = 0.0
-    config.setdefault("attn_logit_softcapping", 50.0)
-    config.setdefault("final_logit_softcapping", 30.0)
     config["query_pre_attn_scalar"] = _query_scalar(config, 46)
 
 

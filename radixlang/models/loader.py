@@ -9,10 +9,12 @@ import importlib
 import logging
 import math
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from radixlang.kernels.cpu import available as cpu_kernels
 from radixlang.layers.ops import OPS
 from radixlang.models import Model, family_of
 from radixlang.models.files import read_checkpoint
@@ -36,7 +38,13 @@ class Weights:
     """
 
     def __init__(
-        self, source: WeightSource, layout: Layout, method: QuantMethod, device: str, dtype: torch.dtype, progress: Progress
+        self,
+        source: WeightSource,
+        layout: Layout,
+        method: QuantMethod,
+        device: str,
+        dtype: torch.dtype,
+        progress: Progress,
     ) -> None:
         self.device = device
         self.dtype = dtype
@@ -89,9 +97,7 @@ class Weights:
         self._progress(self._done, self._total)
 
 
-def load(
-    spec: ModelSpec, model: ModelConfig, device: str, dtype: torch.dtype, progress: Progress
-) -> Model:
+def load(spec: ModelSpec, model: ModelConfig, device: str, dtype: torch.dtype, progress: Progress) -> Model:
     """See `radixlang.models.load_model`."""
     family = family_of(spec.architecture)
     layout: Layout = _resolve(family.layout)(spec)
@@ -123,17 +129,13 @@ def choose_method(model: ModelConfig, device: str, dtype: torch.dtype) -> str:
 
 
 def choose_ops(device: str, dtype: torch.dtype) -> str:
-    """The operations for a device."""
+    """The fastest set of layer operations for a device: Triton on GPUs, compiled float32 kernels on CPUs."""
+    kind = torch.device(device).type
+    if kind in ("cuda", "xpu") and find_spec("triton") is not None:
+        return "triton"
+    if kind == "cpu" and dtype == torch.float32 and cpu_kernels():
+        return "cpu"
     return "torch"
-
-
-def compute_dtype(model: ModelConfig, spec: ModelSpec, device: str) -> torch.dtype:
-    """What `--dtype` means on a device; "auto" is float32 on CPUs and for encoders, else 16 bits."""
-    if model.dtype != "auto":
-        return getattr(torch, model.dtype)
-    if spec.encoder or torch.device(device).type == "cpu":
-        return torch.float32
-    return torch.float16 if spec.checkpoint_dtype == "float16" else torch.bfloat16
 
 
 def _resolve(target: str) -> Any:

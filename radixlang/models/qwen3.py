@@ -10,7 +10,7 @@ from radixlang.models.spec import ModelSpec
 
 def spec(c: Fields) -> ModelSpec:
     """Of a `Qwen3ForCausalLM` config, whose `head_dim` is 128 unless given."""
-    sizes = uniform(c, decoder_fields(c, "qwen3"), windows(c))
+    sizes = uniform(c, decoder_fields(c, "qwen3", head_dim=128), windows(c))
     bias = c.flag("attention_bias", False)
     return ModelSpec(
         **sizes,

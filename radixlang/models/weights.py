@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,7 +25,7 @@ IGNORABLE = re.compile(
     r"(.*\.)?(rotary_emb\.inv_freq|rotary_pos_emb\.inv_freq|embeddings\.position_ids"
     r"|attn\.masked_bias|self_attn\.attention_mask)"
 )
-_DTYPES = {"F32": 4, "F16": 2, "BF16": 2}
+_DTYPES = ("F32", "F16", "BF16")
 
 
 class WeightSource(Protocol):
@@ -34,7 +33,7 @@ class WeightSource(Protocol):
     tensors left out on purpose."""
 
     what: str
-    tensors: Mapping[str, StoredWeight]
+    tensors: dict[str, StoredWeight]
     skipped: int
 
 
@@ -111,7 +110,8 @@ class SafetensorsSource:
         header = file.get_slice(name)
         if header.get_dtype() not in _DTYPES and not IGNORABLE.fullmatch(new):
             raise WeightError(
-                f"The tensor {name} of {path} has dtype {header.get_dtype()}; only {', '.join(_DTYPES)} can be used."
+                f"The tensor {name} of {path} has dtype {header.get_dtype()}; only {', '.join(_DTYPES)} "
+                "can be used."
             )
         if new in self.tensors:
             raise WeightError(f"The tensor {name} of {path} occurs twice.")

@@ -30,8 +30,11 @@ class BlockRows:
 class StoredWeight(Protocol):
     """One tensor of a checkpoint, read on demand. `shape` is (out features, in features) for a matrix."""
 
-    name: str
-    shape: tuple[int, ...]
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
 
     def dense(self) -> torch.Tensor:
         """The values, in the dtype they are stored in (float32 for blocks)."""
@@ -43,9 +46,10 @@ class StoredWeight(Protocol):
 
 
 class Linear(Protocol):
-    """y = x Wᵀ + b."""
+    """y = x Wᵀ + b. `nbytes` is the memory it owns."""
 
-    nbytes: int
+    @property
+    def nbytes(self) -> int: ...
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[T, in] → [T, out]"""
@@ -55,7 +59,8 @@ class Linear(Protocol):
 class Embedding(Protocol):
     """A table of rows, which may also serve as the output matrix."""
 
-    nbytes: int
+    @property
+    def nbytes(self) -> int: ...
 
     def __call__(self, ids: torch.Tensor) -> torch.Tensor:
         """ids [T] int64 → rows [T, hidden]"""
@@ -67,7 +72,9 @@ class Embedding(Protocol):
 
 
 class QuantMethod(Protocol):
-    """Made as `Method(device, dtype)`; `dtype` is what inputs and outputs have."""
+    """`dtype` is what inputs and outputs have."""
+
+    def __init__(self, device: str, dtype: torch.dtype) -> None: ...
 
     def linear(self, weights: Sequence[StoredWeight], biases: Sequence[StoredWeight]) -> Linear:
         """One linear whose outputs are those of all `weights`, one after the other; `biases` may be empty."""

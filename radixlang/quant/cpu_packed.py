@@ -56,7 +56,8 @@ class CpuPacked:
     """The method; for float32 on the CPU only."""
 
     def __init__(self, device: str, dtype: torch.dtype) -> None:
-        assert torch.device(device).type == "cpu" and dtype == torch.float32
+        assert torch.device(device).type == "cpu"
+        assert dtype == torch.float32
 
     def linear(self, weights: Sequence[StoredWeight], biases: Sequence[StoredWeight]) -> CpuLinear:
         bias = torch.cat([part.dense().float() for part in biases]) if biases else None

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from radixlang.platforms import Platform
 from radixlang.plan import Ints, RowSetup
+from radixlang.platforms import Platform
 from radixlang.sampling.noise import uniforms
 from radixlang.sampling.penalties import TokenCounts
 from radixlang.sampling_params import SEED_MASK, RowSampling
@@ -34,13 +34,11 @@ class Limits:
 
 @dataclass(frozen=True)
 class Penalties:
-    """S-indexes and slots of penalised rows with their factors [P, 1]."""
+    """S-indexes and slots of penalised rows; `factors` [3, P, 1] are frequency, presence, repetition."""
 
     index: torch.Tensor
-    slots: torch.Tensor
-    frequency: torch.Tensor
-    presence: torch.Tensor
-    repetition: torch.Tensor
+    slots: npt.NDArray[np.int64]
+    factors: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ class Bias:
 
 @dataclass(frozen=True)
 class Group:
-    """S sampling rows. `greedy`, `free` and `limited` are int64 S-indexes that part the rows; each empty or not."""
+    """S sampling rows, parted by the int64 S-indexes `greedy`, `free` and `limited` (any may be empty)."""
 
     rows: Ints
     seeds: npt.NDArray[np.uint64]
@@ -108,7 +106,7 @@ class SamplingBatch:
         return self._platform.upload(noise[:, None])
 
     def adjust(self, logits: torch.Tensor, group: Group, bits: torch.Tensor | None, masked: Ints) -> None:
-        """Change float32 logits [S, vocab] in place. `bits` int32 [G, words] are the masks of S-indexes `masked`."""
+        """Change float32 logits [S, vocab] in place; `bits` int32 [G, words] mask the S-indexes `masked`."""
         self._penalise(logits, group)
         if bits is not None:
             _apply_masks(logits, bits, self._platform.upload(masked.astype(np.int64)))
@@ -117,12 +115,9 @@ class SamplingBatch:
             logits[bias.index, bias.tokens] += bias.values
 
     def _penalise(self, logits: torch.Tensor, group: Group) -> None:
-        penalties, counts = group.penalties, self._counts
+        penalties = group.penalties
         if penalties is not None:
-            output = counts.output[penalties.slots]
-            part = logits[penalties.index] - penalties.frequency * output - penalties.presence * (output > 0)
-            factor = torch.where(counts.seen[penalties.slots], penalties.repetition, 1.0)
-            logits[penalties.index] = torch.where(part > 0, part / factor, part * factor)
+            self._counts.penalise(logits, penalties.index, penalties.slots, penalties.factors)
         # After the repetition penalty, which leaves minus infinity as it is.
         early = [
             (s, token)
@@ -169,12 +164,15 @@ class SamplingBatch:
         penalties = None
         if counted:
             mine = [sampling[s] for s, _ in counted]
+            factors = [
+                [one.frequency_penalty for one in mine],
+                [one.presence_penalty for one in mine],
+                [one.repetition_penalty for one in mine],
+            ]
             penalties = Penalties(
                 index=ints([s for s, _ in counted]),
-                slots=ints([slot for _, slot in counted]),
-                frequency=column([one.frequency_penalty for one in mine]),
-                presence=column([one.presence_penalty for one in mine]),
-                repetition=column([one.repetition_penalty for one in mine]),
+                slots=np.array([slot for _, slot in counted], np.int64),
+                factors=upload(np.array(factors, np.float32)[:, :, None]),
             )
         added = [
             (s, token, value)

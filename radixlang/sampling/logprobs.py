@@ -34,9 +34,7 @@ class Segment:
     token_ids: tuple[int, ...]
 
 
-def position_logprobs(
-    logits: torch.Tensor, chosen: torch.Tensor, segments: list[Segment]
-) -> list[LogprobTensors]:
+def position_logprobs(logits: torch.Tensor, chosen: torch.Tensor, segments: list[Segment]) -> list[LogprobTensors]:
     """log_softmax of float32 logits [n, vocab] at `chosen` int64 [n] and at each segment's other tokens.
 
     Asked ids at or past the vocabulary get minus infinity; `top` is cut at the vocabulary.
@@ -56,9 +54,7 @@ def position_logprobs(
             asked = logits[part, wanted.clamp(0, vocab - 1)] - total[part]
             asked.masked_fill_((wanted < 0) | (wanted >= vocab), -torch.inf)
         out.append(
-            LogprobTensors(
-                values[part], best_ids[part, : segment.top].int(), best[part, : segment.top], asked
-            )
+            LogprobTensors(values[part], best_ids[part, : segment.top].int(), best[part, : segment.top], asked)
         )
     return out
 

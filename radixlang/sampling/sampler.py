@@ -92,9 +92,7 @@ def _draw_free(logits: torch.Tensor, best: torch.Tensor, noise: torch.Tensor) ->
     return torch.where(possible, token, weights.argmax(-1, keepdim=True))[:, 0]
 
 
-def _draw_limited(
-    logits: torch.Tensor, best: torch.Tensor, noise: torch.Tensor, limits: Limits
-) -> torch.Tensor:
+def _draw_limited(logits: torch.Tensor, best: torch.Tensor, noise: torch.Tensor, limits: Limits) -> torch.Tensor:
     vocab = logits.shape[1]
     total = (logits - best).exp_().sum(-1, keepdim=True) if limits.uses_top_p else best.new_ones(best.shape)
     on_cpu = logits.device.type == "cpu"
@@ -102,7 +100,9 @@ def _draw_limited(
     if not on_cpu and (limits.max_top_k is None or limits.max_top_k > MORE_CANDIDATES):
         # Asking whether the candidates are enough would make the host wait for the device.
         first = vocab
-    tokens, enough = _draw_among(logits, best, noise, total, limits, min(first, MORE_CANDIDATES if on_cpu else vocab))
+    tokens, enough = _draw_among(
+        logits, best, noise, total, limits, min(first, MORE_CANDIDATES if on_cpu else vocab)
+    )
     if not on_cpu:
         return tokens
     for count in (MORE_CANDIDATES, vocab):
@@ -139,12 +139,7 @@ def _draw_among(
     ends = weights.cumsum(-1)
     better = F.pad(ends[:, :-1], (1, 0))
     ranks = torch.arange(weights.shape[1], device=logits.device)
-    kept = (
-        (ranks < limits.top_k)
-        & (better < limits.top_p * total)
-        & (weights >= limits.min_p)
-        & (weights > 0)
-    )
+    kept = (ranks < limits.top_k) & (better < limits.top_p * total) & (weights >= limits.min_p) & (weights > 0)
     number = kept.sum(-1, keepdim=True)
     mass = ends.gather(1, number - 1)
     place = ((ends <= noise * mass) & kept).sum(-1, keepdim=True).clamp_(max=number - 1)

@@ -7,9 +7,9 @@ Bounds, with `ahead` = requests that waited when this one arrived (aborts count 
 - lpm: a request is overdue once `PATIENCE` later arrivals have left the queue before it for certain, and
   overdue requests go first, in order of arrival. So at most `ahead + PATIENCE` later arrivals, plus those of the
   step in which it becomes overdue, are admitted before it.
-- priority: a request is admitted before another of k levels more only if it arrived more than `k * AGING`
-  arrivals earlier; so at most `k * AGING` later arrivals of any one higher level go first. Levels are
-  clamped to ± `queue.MAX_PRIORITY`, which makes the bound finite.
+- priority: a request goes before one that is k levels higher if at least `k * AGING` others arrived between
+  them. So at most `k * AGING` later arrivals are admitted first, k being the distance to the highest level in
+  use. Levels are clamped to ± `queue.MAX_PRIORITY`, which makes the bound finite.
 
 Retracted requests come first under fcfs and lpm, and by their own priority and arrival under priority.
 A policy must not change the queue or the tree.

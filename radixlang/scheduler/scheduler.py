@@ -35,6 +35,8 @@ from radixlang.scheduler.step_builder import StepBuilder
 Message = Tokens | Embedding | Failed
 Longs = npt.NDArray[np.int64]
 
+RETRY_STEPS = 8
+"""a queue that memory holds up is not sorted and matched anew in every step"""
 ABORTED, BAD_REQUEST, INTERNAL = 499, 400, 500
 
 
@@ -64,9 +66,13 @@ class Scheduler:
         """rows of `_decoding`, None when out of date"""
         self._flights: dict[int, StepBuilder] = {}
         """steps whose results are unknown, oldest first"""
+        self._suspects: list[Request] = []
+        """requests one of which made a step raise; see `abandon`"""
         self._step = 0
         self._admissions = 0
         self._budget = 0
+        self._retry_step = 0
+        """before this step nothing is admitted, unless a running request leaves: memory was too short"""
         self._actions: list[Action] = []
         self._outbox: list[Message] = []
 
@@ -135,11 +141,14 @@ class Scheduler:
             self._queue.remove(request)
         request.state = State.ENDED
         del self._requests[request.rid]
+        if request in self._suspects:
+            self._suspects.remove(request)
 
     def _leave_row(self, request: Request, keep: bool = True) -> None:
         """Give pages and row back. Steps in flight may still write there: they run before any later plan."""
         (self._decoding if request in self._decoding else self._filling).remove(request)
         self._decode_rows = None
+        self._retry_step = 0
         if keep:
             self._pages.close(request, min(int(self._rows.computed[request.row]), request.tokens.size))
         else:
@@ -158,16 +167,12 @@ class Scheduler:
         self._pages.begin_step()
         step = StepBuilder()
         self._budget = self.limits.prompt_budget
-        retracted = self._grant_decodes(step)
-        starved = self._grant_prompts(step)
-        if not retracted and not starved:
-            self._admit(step, now)
-        if not step.size and not self._flights:
-            self._unblock(step, now)
+        if self._suspects:
+            self._grant_suspect(step, now)
+        else:
+            self._grant(step, now)
         if not step.size:
             return None
-        if not retracted:
-            self._ratio.step()
         for row, first, pages in self._pages.rewrites():
             step.page_run(row, first, pages)
         plan = step.build(self._step, tuple(self._actions))
@@ -176,8 +181,18 @@ class Scheduler:
         self._step += 1
         return plan
 
+    def _grant(self, step: StepBuilder, now: float) -> None:
+        """Share the step out."""
+        retracted = self._grant_decodes(step)
+        starved = self._grant_prompts(step)
+        stuck = not step.size and not self._flights  # no later call would find things changed
+        if stuck or not (retracted or starved):
+            self._admit(step, now)
+        if step.size and not retracted:
+            self._ratio.step()
+
     def _grant_decodes(self, step: StepBuilder) -> bool:
-        """One token to every row that is one token short. → whether a request was retracted"""
+        """One token to every row that is one token short. → whether memory was too short"""
         columns = self._rows
         retracted = False
         while self._decoding:
@@ -193,6 +208,8 @@ class Scheduler:
             full = starts >= columns.capacity[rows]
             pages = self._pages.take(int(np.count_nonzero(full)))
             if pages is None:
+                if len(self._rows.running) == 1 and self._flights:
+                    return True  # it cannot go on; but the token on its way may be its last
                 retracted |= self._make_room()
                 continue
             if requests:
@@ -258,6 +275,8 @@ class Scheduler:
         """Give rows to waiting requests while rows, budget and memory last."""
         if not len(self._queue) or not self._rows.available or self._budget <= 0:
             return
+        if self._step < self._retry_step:
+            return
         to_come = pages_to_come(self._rows, self._ratio.value, self.limits)
         admitted: list[Request] = []
         hopeless: list[Request] = []
@@ -294,6 +313,8 @@ class Scheduler:
         whole = limits.chunked or request.tokens.size - match.tokens <= self._budget or not step.prompt_tokens
         if not fits or must > self._pages.available or not whole:
             self._pages.unmatch(match)
+            if whole:
+                self._retry_step = self._step + RETRY_STEPS
             return False
         self._pages.open(request, match)
         self._rows.take(request, match.tokens, len(match.pages) * limits.page_size)
@@ -318,14 +339,6 @@ class Scheduler:
             self.totals.prompt_tokens += request.prompt_length
             self.totals.cached_tokens += request.cached_tokens
 
-    def _unblock(self, step: StepBuilder, now: float) -> None:
-        """Nothing was granted and no result will change that: make room until something is."""
-        while not step.size and self._rows.running:
-            self._make_room()
-            self._grant_prompts(step)
-        if not step.size:
-            self._admit(step, now)
-
     def _make_room(self) -> bool:
         """Free the pages of one running request. → whether it was retracted"""
         running = list(self._rows.running.values())
@@ -341,11 +354,15 @@ class Scheduler:
         victim = min(running, key=lambda item: (level(item) if by_level else 0, -item.admission))
         self._ratio.retracted(running)
         self._leave_row(victim)
-        victim.state = State.WAITING
-        victim.retractions += 1
+        self._put_back(victim)
         self.totals.num_retracted_requests += 1
-        self._queue.put_back(victim)
         return True
+
+    def _put_back(self, request: Request) -> None:
+        """To the front of the queue, with its tokens."""
+        request.state = State.WAITING
+        request.retractions += 1
+        self._queue.put_back(request)
 
     def _too_large(self, request: Request) -> str:
         return (
@@ -359,9 +376,7 @@ class Scheduler:
         """What the outcome of `plan` means to clients: endings, and one `Tokens` for the whole step."""
         now = time.time() if now is None else now
         messages = self.take_messages()
-        step = self._flights.pop(plan.step, None)
-        if step is None:  # given up by `fail_step`
-            return messages
+        step = self._flights.pop(plan.step)
         requests = step.requests
         for index, sentence in result.failed.items():
             if requests[index].state is not State.ENDED:
@@ -401,32 +416,66 @@ class Scheduler:
         self.totals.generation_tokens += len(news.ids)
         if news.rids:
             messages.append(news.message())
+        if self._suspects:
+            self._clear_suspect()
         if not self._rows.running:
             self._ratio.idle()
         return messages
 
-    def fail_step(self, plan: StepPlan, sentence: str) -> list[Message]:
-        """The step raised: its requests fail, and so do those of later steps, which may have read what it did not
-        write. What else runs starts over, and the cache is emptied."""
+    # ---- steps that raised ----
+
+    def abandon(self, plans: list[StepPlan], sentence: str) -> list[Message]:
+        """A step raised: `plans` are it and all later ones, none of which has a result; all earlier ones have been
+        processed. A request that was alone in the step fails. Otherwise nobody knows who is at fault: all of its
+        requests start over one at a time, nothing beside them, until each has got through its prompt.
+        The cache is emptied, since nobody knows what was written.
+        """
         messages = self.take_messages()
-        for number in [number for number in self._flights if number >= plan.step]:
-            for request in self._flights.pop(number).requests:
-                if request.state is not State.ENDED:
-                    messages.append(self._fail(request, INTERNAL, sentence, keep=False))
-        for request in list(self._rows.running.values()):
-            self._leave_row(request, keep=False)
-            request.state = State.WAITING
-            request.retractions += 1
-            self._queue.put_back(request)
+        if plans[0].step not in self._flights:  # given up already, with an earlier one
+            return messages
+        assert plans[0].step == min(self._flights), "an earlier step has not been processed"
+        steps = [self._flights.pop(number) for number in list(self._flights)]
+        for step in steps:
+            step.forget_wishes()
+        live = [request for request in steps[0].requests if request.state is not State.ENDED]
+        if steps[0].size == 1:
+            messages += [self._fail(request, INTERNAL, sentence, keep=False) for request in live]
+            live = []
+        for request in list(self._requests.values()):
+            if request.state is State.RUNNING:
+                self._leave_row(request, keep=False)
+            if request.state is not State.WAITING:
+                self._put_back(request)
+            request.pending = 0
+        self._suspects += [request for request in live if request not in self._suspects]
         self._pages.flush()
         return messages
+
+    def _grant_suspect(self, step: StepBuilder, now: float) -> None:
+        """Let the first suspect go on, alone, when no other step is on its way."""
+        if self._flights:
+            return
+        request = self._suspects[0]
+        if request.state is State.RUNNING:
+            self._grant_prompts(step)
+        elif self._try_admit(step, request, 0):
+            self._queue.remove(request)
+            self._note_admission(request, now)
+
+    def _clear_suspect(self) -> None:
+        """A step went well. A suspect that got through its prompt waits, its KV cached, for the others."""
+        request = self._suspects[0]
+        if request in self._decoding:
+            self._leave_row(request)
+            self._put_back(request)
+            self._suspects.remove(request)
 
     # ---- what others may see ----
 
     def stats(self, now: float) -> Stats:
         """Gauges and counters, named as on the metrics page without prefix."""
         limits, pages = self.limits, self._pages
-        throughput, hit_rate = self._rates.update(self.totals, now)
+        throughput, hit_rate = self._rates.update(self.totals, now, self.idle)
         used = pages.pool.total - pages.available
         gauges: dict[str, float] = {
             "num_running_reqs": len(self._rows.running),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+WINDOW = 1.0
+"""seconds over which rates are taken, at least"""
+
 
 class Totals:
     """What has happened since the start; every field only grows. Names are those of the metrics page."""
@@ -22,7 +25,7 @@ class Totals:
 
 
 class Rates:
-    """Throughput and cache hit rate since the previous snapshot."""
+    """Throughput and cache hit rate over the window before the last snapshot."""
 
     def __init__(self, now: float) -> None:
         self._time = now
@@ -30,15 +33,17 @@ class Rates:
         self._prompt = 0
         self._cached = 0
         self._hit_rate = 0.0
+        self._throughput = 0.0
 
-    def update(self, totals: Totals, now: float) -> tuple[float, float]:
-        """Generated tokens per second, and the cached share of the prompt tokens admitted (the former share while
-        nothing was admitted)."""
+    def update(self, totals: Totals, now: float, idle: bool) -> tuple[float, float]:
+        """Generated tokens per second (0 when idle), and the cached share of the prompt tokens admitted (the
+        former share while none were). A window is `WINDOW` seconds at least, however often somebody looks."""
         elapsed = now - self._time
-        throughput = (totals.generation_tokens - self._generated) / elapsed if elapsed > 0 else 0.0
-        prompt = totals.prompt_tokens - self._prompt
-        if prompt > 0:
-            self._hit_rate = (totals.cached_tokens - self._cached) / prompt
-        self._time, self._generated = now, totals.generation_tokens
-        self._prompt, self._cached = totals.prompt_tokens, totals.cached_tokens
-        return throughput, self._hit_rate
+        if elapsed >= WINDOW:
+            self._throughput = (totals.generation_tokens - self._generated) / elapsed
+            prompt = totals.prompt_tokens - self._prompt
+            if prompt > 0:
+                self._hit_rate = (totals.cached_tokens - self._cached) / prompt
+            self._time, self._generated = now, totals.generation_tokens
+            self._prompt, self._cached = totals.prompt_tokens, totals.cached_tokens
+        return 0.0 if idle else self._throughput, self._hit_rate

@@ -90,6 +90,13 @@ class StepBuilder:
             if wish is not None:
                 self._wishes.append(wish)
 
+    def forget_wishes(self) -> None:
+        """The step has no result: what was asked of prompts in it must be asked again."""
+        for wish in self._wishes:
+            state = self.requests[wish.index].logprobs
+            if state is not None and wish.first_logit >= 0:
+                state.next = min(state.next, wish.first_logit)
+
     def build(self, step: int, actions: tuple[Action, ...]) -> StepPlan:
         pools = np.zeros(self.size, np.bool_)
         pools[self._pooled] = True

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
+from radixlang import __version__
 from radixlang.errors import EngineDeadError, OverloadedError, RadixLangError, RequestError
 from radixlang.server.metrics import CONTENT_TYPE
 from radixlang.server.web import Server, json_response
@@ -21,6 +22,8 @@ from radixlang.server.web import Server, json_response
 #: seconds an information page waits for the engine's own figures
 INFO_WAIT = 5.0
 FLUSH_PAUSE = 0.05
+#: most seconds a flush may be asked to wait
+LONGEST_FLUSH = 3600
 
 
 class AbortBody(msgspec.Struct, kw_only=True):
@@ -33,15 +36,7 @@ class AbortBody(msgspec.Struct, kw_only=True):
 class FlushBody(msgspec.Struct, kw_only=True):
     """Body of `/flush_cache`; may be absent."""
 
-    timeout: float | None = None
-
-
-def package_version() -> str:
-    """The installed version, or 'unknown' when run from a bare source tree."""
-    try:
-        return version("radixlang")
-    except PackageNotFoundError:
-        return "unknown"
+    timeout: Annotated[float, Meta(ge=0, le=LONGEST_FLUSH)] | None = None
 
 
 async def health(server: Server, request: Request, body: None) -> Response:
@@ -104,7 +99,7 @@ async def server_info(server: Server, request: Request, body: None) -> Response:
             "status": status,
             "max_req_input_len": hub.limits.max_req_input_len,
             "internal_states": states,
-            "version": package_version(),
+            "version": __version__,
         }
     )
 
@@ -116,8 +111,8 @@ async def flush_cache(server: Server, request: Request, body: FlushBody) -> Resp
         timeout = float(text) if text is not None else body.timeout or 0.0
     except ValueError:
         raise RequestError(f"timeout must be a number of seconds, got {text!r}.", "timeout") from None
-    if not 0 <= timeout <= 3600:
-        raise RequestError(f"timeout must be between 0 and 3600 seconds, got {timeout}.", "timeout")
+    if not 0 <= timeout <= LONGEST_FLUSH:
+        raise RequestError(f"timeout must be between 0 and {LONGEST_FLUSH} seconds, got {timeout}.", "timeout")
     end = time.monotonic() + timeout
     while not await server.hub.control("flush_cache"):
         if time.monotonic() >= end:
@@ -155,7 +150,7 @@ async def loads(server: Server, request: Request, body: None) -> Response:
     return json_response(
         {
             "timestamp": time.time(),
-            "version": package_version(),
+            "version": __version__,
             "accelerator": hub.info.get("device"),
             "num_accelerators": 1,
             "loads": [load],

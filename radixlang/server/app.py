@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route as StarletteRoute
 
+from radixlang import __version__
 from radixlang.config import Config
 from radixlang.errors import NotFoundError, RequestError
 from radixlang.server import admin, native, tokens
@@ -23,8 +24,8 @@ from radixlang.server.openai import chat, completions, embeddings, models, proto
 from radixlang.server.schema import docs_page, openapi
 from radixlang.server.web import Endpoint, Route, Server, error_response, json_response
 
-_GET, _POST, _PUT = "GET", "POST", "PUT"
-_TEXT, _PROMETHEUS, _HTML = "text/plain", "text/plain", "text/html"
+_GET, _POST, _POST_PUT = ("GET",), ("POST",), ("POST", "PUT")
+_TEXT, _HTML = "text/plain", "text/html"
 
 
 class MethodError(RequestError):
@@ -42,56 +43,64 @@ async def _docs(server: Server, request: Request, body: None) -> Response:
 
 
 async def _root(server: Server, request: Request, body: None) -> Response:
-    return json_response({"name": "radixlang", "version": admin.package_version(), "docs": "/docs"})
+    return json_response({"name": "radixlang", "version": __version__, "docs": "/docs"})
 
 
 def _description(server: Server) -> dict[str, Any]:
-    return openapi(ROUTES, admin.package_version(), server.config.server.fastapi_root_path.rstrip("/"))
+    return openapi(ROUTES, __version__, server.config.server.fastapi_root_path.rstrip("/"))
 
-
-_TIMEOUT = {"timeout": {"type": "number", "minimum": 0, "maximum": 3600}}
 
 ROUTES: list[Route] = [
-    Route("/v1/chat/completions", (_POST,), chat.chat_completions, "Answer a conversation.", protocol.ChatBody, group="openai"),
-    Route("/v1/completions", (_POST,), completions.completions, "Continue texts.", protocol.CompletionBody, group="openai"),
-    Route("/v1/embeddings", (_POST,), embeddings.embeddings, "Embed texts.", protocol.EmbeddingBody, group="openai"),
-    Route("/v1/models", (_GET,), models.list_models, "List the models.", group="openai"),
-    Route("/v1/models/{id:path}", (_GET,), models.get_model, "Describe one model.", group="openai"),
-    Route("/generate", (_POST, _PUT), native.generate, "Generate (native API).", native.GenerateBody, group="native"),
-    Route("/encode", (_POST, _PUT), native.encode, "Embed (native API).", native.EncodeBody, group="native"),
-    Route("/tokenize", (_POST,), tokens.tokenize, "Text or messages to token ids.", protocol.TokenizeBody, group="native"),
-    Route("/v1/tokenize", (_POST,), tokens.tokenize, "Same as /tokenize.", protocol.TokenizeBody, group="native"),
-    Route("/detokenize", (_POST,), tokens.detokenize, "Token ids to text.", protocol.DetokenizeBody, group="native"),
-    Route("/v1/detokenize", (_POST,), tokens.detokenize, "Same as /detokenize.", protocol.DetokenizeBody, group="native"),
-    Route("/health", (_GET,), admin.health, "Alive and taking requests.", group="state", answer=_TEXT),
-    Route("/ready", (_GET,), admin.health, "Same as /health: the port opens when all is ready.", group="state", answer=_TEXT),
-    Route("/health_generate", (_GET,), admin.health_generate, "Alive, shown by one token.", group="state", answer=_TEXT),
-    Route("/model_info", (_GET,), admin.model_info, "What is served.", group="state"),
-    Route("/get_model_info", (_GET,), admin.model_info, "Older name of /model_info.", group="state"),
-    Route("/server_info", (_GET,), admin.server_info, "Configuration and state.", group="state"),
-    Route("/get_server_info", (_GET,), admin.server_info, "Older name of /server_info.", group="state"),
-    Route("/v1/loads", (_GET,), admin.loads, "How busy the engine is.", group="state"),
-    Route("/metrics", (_GET,), admin.metrics, "Prometheus metrics.", group="state", answer=_PROMETHEUS),
+    Route("/v1/chat/completions", _POST, chat.chat_completions, "Answer a conversation.", protocol.ChatBody),
+    Route("/v1/completions", _POST, completions.completions, "Continue texts.", protocol.CompletionBody),
+    Route("/v1/embeddings", _POST, embeddings.embeddings, "Embed texts.", protocol.EmbeddingBody),
+    Route("/v1/models", _GET, models.list_models, "List the models."),
+    Route("/v1/models/{id:path}", _GET, models.get_model, "Describe one model."),
+    Route("/generate", _POST_PUT, native.generate, "Generate (native API).", native.GenerateBody),
+    Route("/encode", _POST_PUT, native.encode, "Embed (native API).", native.EncodeBody),
+    Route("/tokenize", _POST, tokens.tokenize, "Text or messages to token ids.", protocol.TokenizeBody),
+    Route("/v1/tokenize", _POST, tokens.tokenize, "Same as /tokenize.", protocol.TokenizeBody),
+    Route("/detokenize", _POST, tokens.detokenize, "Token ids to text.", protocol.DetokenizeBody),
+    Route("/v1/detokenize", _POST, tokens.detokenize, "Same as /detokenize.", protocol.DetokenizeBody),
+    Route("/health", _GET, admin.health, "Alive and taking requests.", answer=_TEXT),
+    Route("/ready", _GET, admin.health, "Same as /health: the port opens when all is ready.", answer=_TEXT),
+    Route("/health_generate", _GET, admin.health_generate, "Alive, shown by one token.", answer=_TEXT),
+    Route("/model_info", _GET, admin.model_info, "What is served."),
+    Route("/get_model_info", _GET, admin.model_info, "Older name of /model_info."),
+    Route("/server_info", _GET, admin.server_info, "Configuration and state."),
+    Route("/get_server_info", _GET, admin.server_info, "Older name of /server_info."),
+    Route("/v1/loads", _GET, admin.loads, "How busy the engine is."),
+    Route("/metrics", _GET, admin.metrics, "Prometheus metrics.", answer=_TEXT),
     Route(
-        "/flush_cache", (_GET, _POST), admin.flush_cache, "Empty the radix cache.",
-        admin.FlushBody, optional=True, query=_TIMEOUT, admin=True, group="control", answer=_TEXT,
+        "/flush_cache",
+        _GET + _POST,
+        admin.flush_cache,
+        "Empty the radix cache.",
+        admin.FlushBody,
+        optional=True,
+        query={"timeout": {"type": "number", "minimum": 0, "maximum": admin.LONGEST_FLUSH}},
+        admin=True,
+        answer=_TEXT,
     ),
     Route(
-        "/abort_request", (_POST,), admin.abort_request, "End a request, or all.",
-        admin.AbortBody, admin=True, group="control", answer=_TEXT,
+        "/abort_request",
+        _POST,
+        admin.abort_request,
+        "End a request, or all.",
+        admin.AbortBody,
+        admin=True,
+        answer=_TEXT,
     ),
-    Route("/openapi.json", (_GET,), _openapi_json, "This description.", group="docs"),
-    Route("/docs", (_GET,), _docs, "A page of all routes.", group="docs", answer=_HTML),
-    Route("/", (_GET,), _root, "Which server this is.", group="docs"),
-]  # fmt: skip
+    Route("/openapi.json", _GET, _openapi_json, "This description."),
+    Route("/docs", _GET, _docs, "A page of all routes.", answer=_HTML),
+    Route("/", _GET, _root, "Which server this is."),
+]
 
 
 def create_app(hub: Hub, config: Config) -> Starlette:
     """The ASGI application over a connected hub."""
     server = Server(hub, config)
-    routes = [
-        StarletteRoute(route.path, Endpoint(route, server), methods=list(route.methods)) for route in ROUTES
-    ]
+    routes = [StarletteRoute(route.path, Endpoint(route, server), methods=list(route.methods)) for route in ROUTES]
     front = Middleware(Front, config.server, ROUTES, hub.metrics, not config.log.disable_access_log)
     return Starlette(
         routes=routes, middleware=[front], exception_handlers={404: _unknown_path, 405: _wrong_method}

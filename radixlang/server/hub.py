@@ -10,9 +10,10 @@ import asyncio
 import collections
 import time
 import uuid
-from collections.abc import Callable, Sequence as SequenceOf
+from collections.abc import Callable
+from collections.abc import Sequence as SequenceOf
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -42,12 +43,11 @@ from radixlang.messages import (
     pack_ids,
 )
 from radixlang.sampling_params import SamplingParams
-from radixlang.server.limits import Limits, check_rid
+from radixlang.server.limits import Limits, check_rid, complete_info
 from radixlang.server.metrics import Metrics
 from radixlang.server.stream import GenerateRequest, Sequence, Stream
 
 log = get_logger(__name__)
-T = TypeVar("T")
 
 #: characters from which tokenizing leaves the loop's thread
 LARGE_TEXT = 4096
@@ -70,9 +70,9 @@ class Hub:
     def __init__(self, config: Config, tokenizer: Any, info: dict[str, Any], to_engine: Sender) -> None:
         self.config = config
         self.tokenizer = tokenizer
-        self.info = info
-        self.limits = Limits(info, config.server.allow_auto_truncate, tokenizer is not None)
-        self.metrics = Metrics(config.model_name, info)
+        self.info = complete_info(info, config.model.is_embedding)
+        self.limits = Limits(self.info, config.server.allow_auto_truncate, tokenizer is not None)
+        self.metrics = Metrics(config.model_name, self.info)
         self.draining = False
         self.started = time.time()
         #: when the engine last sent anything, seconds since the epoch
@@ -123,9 +123,7 @@ class Hub:
 
     # ---- requests ----
 
-    def generate(
-        self, requests: GenerateRequest | SequenceOf[GenerateRequest], rid: str | None = None
-    ) -> Stream:
+    def generate(self, requests: GenerateRequest | SequenceOf[GenerateRequest], rid: str | None = None) -> Stream:
         """A stream over all samples of one request or of a batch; outputs carry a flat prompt-major index.
 
         `rid` names the batch: its members become `rid_0`, `rid_1`, … Nothing happens until the stream is opened
@@ -149,13 +147,11 @@ class Hub:
         # Waiting for the tokenizer let others run: look again before anything is sent.
         self.check_open()
         names = self._names(batch, rid)
-        sequences = []
+        sequences: list[Sequence] = []
         for prompt, (request, (ids, sampling)) in enumerate(zip(batch, fitted, strict=True)):
             for sample in range(1 if request.embed else sampling.n):
                 index = len(sequences)
-                sequences.append(
-                    Sequence(stream, request, ids, sampling, names[index], index, prompt, sample)
-                )
+                sequences.append(Sequence(stream, request, ids, sampling, names[index], index, prompt, sample))
         self._register(sequences, rid, batch)
         stream.sequences = sequences
         stream.unfinished = len(sequences)
@@ -173,23 +169,32 @@ class Hub:
         text = request.text
         if text is None:
             raise RequestError("Either text or input_ids is required.", "text")
-        if self.tokenizer is None:
-            raise RequestError("text needs a tokenizer; this server runs with --skip-tokenizer-init.", "text")
-        return await self.in_thread(
-            len(text), self.tokenizer.encode, text, add_special_tokens=request.add_special_tokens
-        )
+        return await self.encode(text, request.add_special_tokens)
 
-    async def in_thread(self, size: int, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """`function(...)` of the tokenizer, off the loop's thread when `size` characters take their time.
+    def need_tokenizer(self) -> Any:
+        """The tokenizer.
 
         Raises:
-            RequestError: the text cannot be encoded (unpaired surrogates).
+            RequestError: there is none.
         """
+        if self.tokenizer is None:
+            raise RequestError("Text needs a tokenizer; this server runs with --skip-tokenizer-init.", "text")
+        return self.tokenizer
+
+    async def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of `text`; large ones leave the loop's thread, so that other requests go on.
+
+        Raises:
+            RequestError: the text is not valid Unicode (unpaired surrogates).
+        """
+        tokenizer = self.need_tokenizer()
         try:
-            if size < LARGE_TEXT:
-                return function(*args, **kwargs)
+            if len(text) < LARGE_TEXT:
+                return tokenizer.encode(text, add_special_tokens=add_special_tokens)
+            # As a batch of one: only the batch call of the tokenizers library lets other threads run.
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._pool, lambda: function(*args, **kwargs))
+            ids = await loop.run_in_executor(self._pool, tokenizer.encode_batch, [text], add_special_tokens)
+            return ids[0]
         except UnicodeError as error:
             raise RequestError(f"The text is not valid Unicode: {error}.", "text") from None
 
@@ -202,7 +207,7 @@ class Hub:
         else:
             names, chosen = [], []
             for request, count in zip(batch, counts, strict=True):
-                base = request.rid or uuid.uuid4().hex
+                base = uuid.uuid4().hex if request.rid is None else request.rid
                 mine = [base] if count == 1 else [f"{base}_{i}" for i in range(count)]
                 if request.rid is not None:
                     chosen += [base, *(mine if count > 1 else ())]

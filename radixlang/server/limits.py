@@ -20,19 +20,32 @@ MAX_RID = 256
 _INT32 = 2**31
 
 
+def complete_info(info: dict[str, Any], is_embedding: bool) -> dict[str, Any]:
+    """The engine's facts with those that follow from them: tokens in the KV pool, whether text is generated.
+
+    Page 0 of the pool is a sink and holds nothing.
+    """
+    out = dict(info)
+    if "max_total_num_tokens" not in out and "num_pages" in out:
+        out["max_total_num_tokens"] = (out["num_pages"] - 1) * out["page_size"]
+    out.setdefault("is_generation", not out.get("encoder", False) and not is_embedding)
+    return out
+
+
 class Limits:
     """Limits of the loaded model.
 
-    `info` is what the engine said when it was ready: `context_length`, `max_total_num_tokens` (tokens in the KV
+    `info` (from `complete_info`): `context_length`, `max_total_num_tokens` (tokens in the KV
     pool), `vocab_size`, `is_generation`.
     """
 
     def __init__(self, info: dict[str, Any], auto_truncate: bool, has_tokenizer: bool) -> None:
         self.vocab_size = int(info["vocab_size"])
         self.context_length = int(info["context_length"])
-        self.is_generation = bool(info.get("is_generation", True))
-        pool = int(info.get("max_total_num_tokens") or self.context_length)
-        self.longest = min(self.context_length, pool) if self.is_generation else self.context_length
+        self.is_generation = bool(info["is_generation"])
+        # An encoder keeps no KV.
+        pool = self.context_length if info.get("encoder") else int(info["max_total_num_tokens"])
+        self.longest = min(self.context_length, pool)
         self.what = (
             f"the context length of {self.context_length} tokens"
             if self.longest == self.context_length
@@ -68,20 +81,22 @@ class Limits:
         Raises:
             RequestError: anything that cannot be served.
         """
-        self.check_ids(ids, "input_ids" if request.input_ids is not None else "text")
+        param = request.param or ("input_ids" if request.input_ids is not None else "text")
+        self.check_ids(ids, param)
         if not -_INT32 <= request.priority < _INT32:
             raise RequestError(f"priority must be a 32-bit integer, got {request.priority}.", "priority")
         if request.embed:
             if len(ids) > self.longest:
                 if not self.auto_truncate:
-                    raise RequestError(f"The input has {len(ids)} tokens, more than {self.what}.")
+                    raise RequestError(f"The input has {len(ids)} tokens, more than {self.what}.", param)
                 ids = ids[: self.longest]
             return ids, request.sampling
         sampling = self._sampling(request.sampling)
         if len(ids) > self.max_req_input_len:
             if not self.auto_truncate:
                 raise RequestError(
-                    f"The prompt has {len(ids)} tokens; {self.what} leaves room for {self.max_req_input_len}."
+                    f"The prompt has {len(ids)} tokens; {self.what} leaves room for {self.max_req_input_len}.",
+                    param,
                 )
             ids = ids[: self.max_req_input_len]
         room = self.longest - len(ids)

@@ -24,7 +24,27 @@ PREFIX = "sglang:"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _LATENCY = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 2, 4, 6, 8, 10, 20, 40, 60, 80, 100, 200, 400, 600, 1200, 2400)
-_PER_TOKEN = (0.002, 0.004, 0.006, 0.008, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.2, 0.4, 0.8, 1, 2, 4, 8)
+_PER_TOKEN = (
+    0.002,
+    0.004,
+    0.006,
+    0.008,
+    0.01,
+    0.015,
+    0.02,
+    0.03,
+    0.04,
+    0.06,
+    0.08,
+    0.1,
+    0.2,
+    0.4,
+    0.8,
+    1,
+    2,
+    4,
+    8,
+)
 _TOKENS = (1, 10, 50, 100, 250, 500, 1000, 2000, 4000, 8000, 16000, 32000, 64000, 128000)
 _QUEUE = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 300, 1000, 3000)
 
@@ -123,9 +143,7 @@ class Metrics:
 
     def first_token(self, sequence: Sequence) -> None:
         """The first token of a request has arrived."""
-        self._observe(
-            "time_to_first_token_seconds", sequence.first_at - sequence.received, _streaming(sequence)
-        )
+        self._observe("time_to_first_token_seconds", sequence.first_at - sequence.received, _streaming(sequence))
 
     def next_tokens(self, gap: float, count: int) -> None:
         """`count` further tokens arrived `gap` seconds after those before."""
@@ -167,9 +185,7 @@ class Metrics:
 
     def http_finished(self, endpoint: str, method: str, status: int) -> None:
         self._active[(("endpoint", endpoint), ("method", method))] -= 1
-        self._count(
-            "http_responses", (("endpoint", endpoint), ("status_code", str(status)), ("method", method))
-        )
+        self._count("http_responses", (("endpoint", endpoint), ("status_code", str(status)), ("method", method)))
 
     def update(self, stats: Stats) -> None:
         """Take a snapshot of the engine."""
@@ -205,6 +221,7 @@ class Metrics:
             return [name for name, _ in labels]
 
         base = self._base
+        family: Any
         for name, series in self._counters.items():
             if not series:
                 continue
@@ -225,15 +242,11 @@ class Metrics:
             help_text, bounds = _HISTOGRAMS[name]
             if not table:
                 continue
-            family = HistogramMetricFamily(
-                PREFIX + name, help_text, labels=names((*base, *next(iter(table))))
-            )
+            family = HistogramMetricFamily(PREFIX + name, help_text, labels=names((*base, *next(iter(table)))))
             for labels, histogram in table.items():
                 counts = list(accumulate(histogram.counts))
                 edges = [*(str(float(bound)) for bound in bounds), "+Inf"]
-                family.add_metric(
-                    values((*base, *labels)), list(zip(edges, counts, strict=True)), histogram.total
-                )
+                family.add_metric(values((*base, *labels)), list(zip(edges, counts, strict=True)), histogram.total)
             yield family
         scheduler: Labels = (*base, *self._rank)
         gauges: dict[str, tuple[float, str]] = {}

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Callable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
 from radixlang.errors import RequestError
 from radixlang.sampling_params import SamplingParams
+from radixlang.server.fields import Count, Int32, Refused, Rid, Sampling, TokenId
 from radixlang.server.hub import Hub
 from radixlang.server.sse import EventStream
 from radixlang.server.stream import GenerateRequest, Output, Sequence, Stream, TokenLogprobs, namespace_of
@@ -38,34 +40,34 @@ REFUSED = {
 
 
 class _Refused(msgspec.Struct, kw_only=True):
-    input_embeds: Any = None
-    image_data: Any = None
-    video_data: Any = None
-    audio_data: Any = None
-    lora_path: Any = None
-    session_params: Any = None
-    session_id: Any = None
-    custom_logit_processor: Any = None
-    return_hidden_states: Any = None
-    return_routed_experts: Any = None
-    bootstrap_host: Any = None
+    input_embeds: Refused = None
+    image_data: Refused = None
+    video_data: Refused = None
+    audio_data: Refused = None
+    lora_path: Refused = None
+    session_params: Refused = None
+    session_id: Refused = None
+    custom_logit_processor: Refused = None
+    return_hidden_states: Refused = None
+    return_routed_experts: Refused = None
+    bootstrap_host: Refused = None
 
 
 class GenerateBody(_Refused, kw_only=True):
     """Body of `/generate`. Lists make a batch; plain values of options hold for the whole batch."""
 
     text: str | list[str] | None = None
-    input_ids: list[int | list[int]] | None = None
-    sampling_params: dict[str, Any] | list[dict[str, Any]] | None = None
-    rid: str | list[str] | None = None
+    input_ids: list[TokenId | list[TokenId]] | None = None
+    sampling_params: Sampling | list[Sampling] | None = None
+    rid: Rid | list[Rid] | None = None
     stream: bool | None = None
     return_logprob: bool | list[bool] | None = None
     logprob_start_len: int | list[int] | None = None
-    top_logprobs_num: int | list[int] | None = None
-    token_ids_logprob: list[int | list[int] | None] | None = None
+    top_logprobs_num: Count | list[Count] | None = None
+    token_ids_logprob: list[TokenId | list[TokenId] | None] | None = None
     return_text_in_logprobs: bool | None = None
     return_prompt_token_ids: bool | None = None
-    priority: int | list[int] | None = None
+    priority: Int32 | list[Int32] | None = None
     extra_key: str | list[str] | None = None
     cache_salt: str | list[str] | None = None
 
@@ -74,10 +76,10 @@ class EncodeBody(_Refused, kw_only=True):
     """Body of `/encode`."""
 
     text: str | list[str] | None = None
-    input_ids: list[int | list[int]] | None = None
-    rid: str | list[str] | None = None
-    dimensions: int | None = None
-    priority: int | list[int] | None = None
+    input_ids: list[TokenId | list[TokenId]] | None = None
+    rid: Rid | list[Rid] | None = None
+    dimensions: Annotated[int, Meta(ge=1)] | None = None
+    priority: Int32 | list[Int32] | None = None
 
 
 def prompts_of(
@@ -207,7 +209,7 @@ def rows_of(
 
 def no_text(token: int) -> None:
     """The text of a triple when it was not asked for."""
-    return None
+    return
 
 
 def text_of_tokens(hub: Hub) -> Callable[[int], str | None]:
@@ -315,9 +317,7 @@ async def _chunks(
     incremental = server.config.server.incremental_streaming_output
     try:
         async for output in stream:
-            chunk = answer_of(
-                server.hub, output.sequence, text_of, prompt_ids, output if incremental else None
-            )
+            chunk = answer_of(server.hub, output.sequence, text_of, prompt_ids, output if incremental else None)
             if as_list:
                 chunk["index"] = output.index
             yield chunk

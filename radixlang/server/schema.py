@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from radixlang.sampling_params import MAX_STOPS, SamplingParams
 from radixlang.server.web import Route
 
 _ERROR_SCHEMA: dict[str, Any] = {
@@ -27,11 +28,46 @@ _ERROR_SCHEMA: dict[str, Any] = {
     },
 }
 
+_NOT_YET = {"type": "null", "anyOf": [{"type": "null"}]}
+_STRINGS = {"type": ["string", "array", "null"], "maxItems": MAX_STOPS}
+#: what `SamplingParams.parse` and `verify` check beyond types
+_SAMPLING: dict[str, dict[str, Any]] = {
+    "max_new_tokens": {"minimum": 0},
+    "min_new_tokens": {"minimum": 0},
+    "stop": {
+        "type": ["string", "array", "null"],
+        "items": {"type": "string", "minLength": 1},
+        "maxItems": MAX_STOPS,
+    },
+    "stop_token_ids": {"items": {"type": "integer", "minimum": 0}},
+    "stop_regex": _STRINGS,
+    "temperature": {"minimum": 0},
+    "top_p": {"exclusiveMinimum": 0, "maximum": 1},
+    "top_k": {"minimum": -1, "not": {"const": 0}},
+    "min_p": {"minimum": 0, "maximum": 1},
+    "frequency_penalty": {"minimum": -2, "maximum": 2},
+    "presence_penalty": {"minimum": -2, "maximum": 2},
+    "repetition_penalty": {"exclusiveMinimum": 0},
+    "n": {"minimum": 1, "maximum": 128},
+    "stream_interval": {"minimum": 1},
+    "sampling_seed": {"minimum": -(2**63), "maximum": 2**63 - 1},
+    **dict.fromkeys(("json_schema", "regex", "ebnf", "structural_tag"), _NOT_YET),
+}
+
 
 def openapi(routes: list[Route], version: str, root_path: str = "") -> dict[str, Any]:
     """The description of all routes (OpenAPI 3.1)."""
     bodies = [route.body for route in routes if route.body is not None]
-    _, components = msgspec.json.schema_components(bodies, ref_template="#/components/schemas/{name}")
+    types = [*bodies, SamplingParams]
+    _, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+    for name, bounds in _SAMPLING.items():
+        components["SamplingParams"]["properties"][name] |= bounds
+    for name in ("GenerateBody", "EncodeBody"):
+        # One of the two is required; null is as good as absent.
+        components[name]["anyOf"] = [
+            {"required": [field], "properties": {field: {"not": {"type": "null"}}}}
+            for field in ("text", "input_ids")
+        ]
     components["Error"] = _ERROR_SCHEMA
     paths: dict[str, Any] = {}
     for route in routes:
@@ -56,7 +92,6 @@ def _operation(route: Route, method: str) -> dict[str, Any]:
     error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
     out: dict[str, Any] = {
         "summary": route.summary,
-        "tags": [route.group],
         "operationId": f"{method.lower()}_{re.sub(r'[^a-z0-9]+', '_', route.path.lower()).strip('_')}",
         "responses": {
             "200": {"description": "The answer.", "content": {route.answer: {}}},
@@ -82,9 +117,12 @@ def _operation(route: Route, method: str) -> dict[str, Any]:
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
-table { border-collapse: collapse; width: 100% } td, th { text-align: left; vertical-align: top; padding: .25rem .75rem .25rem 0 }
-tr { border-bottom: 1px solid #ddd } code { font: 14px ui-monospace, monospace } summary { cursor: pointer }
-@media (prefers-color-scheme: dark) { body { background: #161616; color: #ddd } tr { border-color: #333 } a { color: #8bf } }
+table { border-collapse: collapse; width: 100% } tr { border-bottom: 1px solid #ddd }
+td, th { text-align: left; vertical-align: top; padding: .25rem .75rem .25rem 0 }
+code { font: 14px ui-monospace, monospace } summary { cursor: pointer }
+@media (prefers-color-scheme: dark) {
+  body { background: #161616; color: #ddd } tr { border-color: #333 } a { color: #8bf }
+}
 """
 
 
@@ -105,10 +143,11 @@ def docs_page(document: dict[str, Any]) -> str:
             f"<tr><td><code>{methods}</code></td><td><code>{html.escape(path)}</code></td>"
             f"<td>{html.escape(operation['summary'])}{fields}</td></tr>"
         )
+    version = html.escape(document["info"]["version"])
     return (
-        f"<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
-        f"<title>RadixLang API</title><style>{_STYLE}</style><h1>RadixLang {html.escape(document['info']['version'])}"
-        f"</h1><p>The machine-readable description is <a href='openapi.json'>openapi.json</a>.</p>"
+        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
+        f"<title>RadixLang API</title><style>{_STYLE}</style><h1>RadixLang {version}</h1>"
+        "<p>The machine-readable description is <a href='openapi.json'>openapi.json</a>.</p>"
         f"<table><tr><th>Method<th>Path<th>What</tr>{''.join(rows)}</table></html>"
     )
 
@@ -118,7 +157,9 @@ def _fields(schema: dict[str, Any]) -> str:
     rows = []
     for name, field in schema.get("properties", {}).items():
         note = " (required)" if name in required else ""
-        rows.append(f"<tr><td><code>{html.escape(name)}</code>{note}</td><td>{html.escape(_kind(field))}</td></tr>")
+        rows.append(
+            f"<tr><td><code>{html.escape(name)}</code>{note}</td><td>{html.escape(_kind(field))}</td></tr>"
+        )
     return f"<table>{''.join(rows)}</table>"
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import collections
 import time
-from collections.abc import Callable, Sequence as SequenceOf
+from collections.abc import Callable
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +29,7 @@ class GenerateRequest:
     """One prompt and what to do with it. Either `text` or `input_ids`; the ids win when both are given.
 
     `namespace` separates the prefix cache (see `namespace_of`). `probe` marks a health check: it appears in no
-    log and no metric. `embed` asks for a vector instead of text.
+    log and no metric. `embed` asks for a vector instead of text. `param` is what the client calls the prompt.
     """
 
     text: str | None = None
@@ -44,6 +45,7 @@ class GenerateRequest:
     embed: bool = False
     add_special_tokens: bool = True
     probe: bool = False
+    param: str | None = None
 
 
 def namespace_of(extra_key: str | None, cache_salt: str | None) -> str:
@@ -85,6 +87,13 @@ class TokenLogprobs:
         self.chosen += chosen[:keep]
         self.top += top[:keep]
         self.asked += asked[:keep]
+
+    def add_unknown(self, token: int) -> None:
+        """Append a position that nothing predicts."""
+        self.ids.append(token)
+        self.chosen.append(None)
+        self.top.append(None)
+        self.asked.append(None)
 
     def since(self, start: int) -> TokenLogprobs:
         """A copy of the positions from `start` on."""
@@ -141,6 +150,11 @@ class Sequence:
     """
 
     __slots__ = (
+        "_ids",
+        "_seen_ids",
+        "_seen_logprobs",
+        "_seen_texts",
+        "_texts",
         "completion_tokens",
         "finish_reason",
         "finished_at",
@@ -163,11 +177,6 @@ class Sequence:
         "stream",
         "vector",
         "wire",
-        "_ids",
-        "_seen_ids",
-        "_seen_logprobs",
-        "_seen_texts",
-        "_texts",
     )  # fmt: skip
 
     def __init__(
@@ -203,6 +212,10 @@ class Sequence:
         self.queued = False
         self.logprobs = TokenLogprobs() if request.return_logprob else None
         self.prompt_logprobs = TokenLogprobs() if request.return_logprob else None
+        start = request.logprob_start_len
+        if self.prompt_logprobs is not None and 0 <= start < len(prompt_ids):
+            # Nothing predicts the first position asked for: its entry is null, and the engine sends none.
+            self.prompt_logprobs.add_unknown(prompt_ids[start])
         self._ids = bytearray()
         self._texts: list[str] = []
         self._seen_ids = 0
@@ -325,12 +338,15 @@ class Stream:
 
     async def peek(self) -> Stream:
         """Wait until there is something to hand out, so that an early error is raised before a response begins."""
-        await self.open()
-        while not self._ready and self.unfinished and self._error is None:
-            await self._sleep()
-        if self._error is not None and not self._ready:
+        try:
+            await self.open()
+            while not self._ready and self.unfinished and self._error is None:
+                await self._sleep()
+            if self._error is not None and not self._ready:
+                raise self._error
+        except BaseException:  # a cancelled waiter means that the client has gone
             self._closer(self)
-            raise self._error
+            raise
         return self
 
     async def aclose(self) -> None:

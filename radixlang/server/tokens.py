@@ -8,23 +8,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from radixlang.errors import RequestError
-from radixlang.server.hub import Hub
 from radixlang.server.openai.chat import encode_messages
 from radixlang.server.openai.protocol import DetokenizeBody, TokenizeBody
 from radixlang.server.web import Server, json_response
-
-
-def _tokenizer(hub: Hub) -> Any:
-    if hub.tokenizer is None:
-        raise RequestError("This server has no tokenizer; it runs with --skip-tokenizer-init.")
-    return hub.tokenizer
 
 
 async def tokenize(server: Server, request: Request, body: TokenizeBody) -> Response:
     """`/tokenize`."""
     hub = server.hub
     server.check_model(body.model)
-    tokenizer = _tokenizer(hub)
     if (body.prompt is None) == (body.messages is None):
         raise RequestError("Exactly one of prompt and messages is required.", "prompt")
     tokens: Any
@@ -40,10 +32,7 @@ async def tokenize(server: Server, request: Request, body: TokenizeBody) -> Resp
     else:
         prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt or []
         special = body.add_special_tokens is not False
-        tokens = [
-            list(await hub.in_thread(len(text), tokenizer.encode, text, add_special_tokens=special))
-            for text in prompts
-        ]
+        tokens = [await hub.encode(text, special) for text in prompts]
         if isinstance(body.prompt, str):
             tokens = tokens[0]
     several = isinstance(body.prompt, list)
@@ -55,7 +44,7 @@ async def detokenize(server: Server, request: Request, body: DetokenizeBody) -> 
     """`/detokenize`."""
     hub = server.hub
     server.check_model(body.model)
-    tokenizer = _tokenizer(hub)
+    tokenizer = hub.need_tokenizer()
     several = bool(body.tokens) and isinstance(body.tokens[0], list)
     if any(isinstance(item, list) != several for item in body.tokens):
         raise RequestError("tokens must be a list of ids or a list of such lists, not both.", "tokens")
@@ -64,7 +53,5 @@ async def detokenize(server: Server, request: Request, body: DetokenizeBody) -> 
         if ids:
             hub.limits.check_ids(ids, "tokens")
     skip = body.skip_special_tokens is not False
-    texts = [
-        await hub.in_thread(4 * len(ids), tokenizer.decode, ids, skip_special_tokens=skip) for ids in lists
-    ]
+    texts = [tokenizer.decode(ids, skip_special_tokens=skip) for ids in lists]
     return json_response({"text": texts if several else texts[0]})

@@ -91,7 +91,6 @@ class Route:
     optional: bool = False
     query: dict[str, dict[str, Any]] = field(default_factory=dict)
     admin: bool = False
-    group: str = "other"
     answer: str = "application/json"
 
 

@@ -7,7 +7,8 @@ tokenizer puts one in front of plain text, and empty otherwise.
 from __future__ import annotations
 
 _CHATML_TURNS = (
-    "{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}"
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
 
@@ -20,8 +21,8 @@ _QWEN = (
 
 _LLAMA3 = (
     "{{ default_bos }}{% for message in messages %}"
-    "{{ '<|start_header_id|>' + ('ipython' if message.role == 'tool' else message.role) + '<|end_header_id|>\\n\\n'"
-    " + message.content | trim + '<|eot_id|>' }}{% endfor %}"
+    "{{ '<|start_header_id|>' + ('ipython' if message.role == 'tool' else message.role)"
+    " + '<|end_header_id|>\\n\\n' + message.content | trim + '<|eot_id|>' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"
 )
 
@@ -54,9 +55,11 @@ _LLAMA2 = (
 )
 
 _VICUNA = (
-    "{{ default_bos }}" + _SYSTEM_FIRST + "{{ system or 'A chat between a curious user and an artificial intelligence "
-    "assistant. The assistant gives helpful, detailed, and polite answers to the user\\'s questions.' }}"
-    "{% for message in turns %}{% if message.role == 'assistant' %}{{ ' ASSISTANT: ' + message.content + eos_token }}"
+    "{{ default_bos }}" + _SYSTEM_FIRST + "{{ system or "
+    "'A chat between a curious user and an artificial intelligence assistant. "
+    "The assistant gives helpful, detailed, and polite answers to the user\\'s questions.' }}"
+    "{% for message in turns %}{% if message.role == 'assistant' %}"
+    "{{ ' ASSISTANT: ' + message.content + eos_token }}"
     "{% else %}{{ ' USER: ' + message.content }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ ' ASSISTANT:' }}{% endif %}"
 )

@@ -50,9 +50,7 @@ def _to_json(
     sort_keys: bool = False,
 ) -> str:
     """JSON as models were trained on it: no HTML escapes, non-ASCII letters kept, keys in the given order."""
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _now(layout: str) -> str:
@@ -86,7 +84,7 @@ class ChatTemplate:
 
     @cached_property
     def content_format(self) -> str:
-        """"parts" when the template loops over a message's content, else "string"."""
+        """ "parts" when the template loops over a message's content, else "string"."""
         return "parts" if _loops_over_content(self._tree) else "string"
 
     @cached_property
@@ -127,7 +125,9 @@ class ChatTemplate:
         except _TemplateRefusal as error:
             raise RequestError(f"The chat template refuses this conversation: {error}", "messages") from error
         except RecursionError as error:
-            raise RequestError("The conversation is nested too deeply for the chat template.", "messages") from error
+            raise RequestError(
+                "The conversation is nested too deeply for the chat template.", "messages"
+            ) from error
         except Exception as error:  # template code can fail in any way; whatever it is, these messages caused it
             message = f"The chat template cannot render this conversation ({type(error).__name__}: {error})."
             raise RequestError(message, "messages") from error
@@ -135,7 +135,9 @@ class ChatTemplate:
             return text
         head, found, _ = text.rpartition(marker)
         if not found:
-            raise RequestError("The chat template leaves the final message out, so it cannot be continued.", "messages")
+            raise RequestError(
+                "The chat template leaves the final message out, so it cannot be continued.", "messages"
+            )
         return head
 
     def _prepare(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -164,7 +166,9 @@ class ChatTemplate:
                 if not isinstance(part, (str, Mapping)):
                     raise RequestError(f"messages[{index}].content holds a part that is no object.", "messages")
             if self.content_format == "parts":
-                return [{"type": "text", "text": part} if isinstance(part, str) else dict(part) for part in content]
+                return [
+                    {"type": "text", "text": part} if isinstance(part, str) else dict(part) for part in content
+                ]
             return "\n".join(_text_of(index, part) for part in content)
         if content is not None and not isinstance(content, str):
             raise RequestError(f"messages[{index}].content must be a string or a list of parts.", "messages")
@@ -235,7 +239,10 @@ def _loops_over_content(tree: nodes.Template) -> bool:
         if isinstance(assign.target, nodes.Name) and is_content(assign.node):
             names.add(assign.target.name)
     macro_arguments = {
-        argument.name for macro in tree.find_all(nodes.Macro) for argument in macro.args if argument.name == "content"
+        argument.name
+        for macro in tree.find_all(nodes.Macro)
+        for argument in macro.args
+        if argument.name == "content"
     }
     names |= macro_arguments
     return any(is_content(loop.iter) for loop in tree.find_all(nodes.For))

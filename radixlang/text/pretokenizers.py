@@ -1,7 +1,8 @@
-"""How byte-level BPE vocabularies cut text into words before merging, by the name a GGUF file gives (`tokenizer.ggml.pre`).
+"""How byte-level BPE vocabularies cut text into words before merging, by the name a GGUF file gives.
 
-The cut is part of a model's training and is not stored in the file, only named there. The expressions are facts
-of the model families; a name that is not in the table is an error, because a wrong cut silently gives other ids.
+The name is under `tokenizer.ggml.pre`. The cut is part of a model's training and is not stored in the file, only
+named there. The expressions are facts of the model families; a name that is not in the table is an error, because
+a wrong cut silently gives other ids.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 
@@ -48,7 +49,7 @@ def load_sentencepiece(path: Path) -> tokenizers.Tokenizer:
     return sentencepiece_bpe(tokens, types, scores, prefix)
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, bytes | int]]:
+def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
     """(field number, value) of one message: an int for a varint, bytes for everything else."""
     at = 0
     while at < len(data):

@@ -9,7 +9,6 @@ and are refused. Must not know tokens or requests.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -56,13 +55,15 @@ class RegexScanner:
 
     def __init__(self, regex: StopRegex) -> None:
         self._regex = regex
-        self._live: dict[int, int] = {}  # state -> where the earliest way into it began
+        # state -> where the earliest way into it began; always in the order of these beginnings, oldest first,
+        # because each step goes through the states in this order and starts a new match last
+        self._live: dict[int, int] = {}
         self._last: str | None = None
         self.at = 0
 
     @property
     def held_from(self) -> int:
-        return min(self._live.values(), default=self.at)
+        return next(iter(self._live.values()), self.at)
 
     def step(self, character: str) -> int | None:
         """Reads one character; returns where a match that ends behind it begins (the earliest such), or None."""
@@ -75,7 +76,7 @@ class RegexScanner:
             if test is not None and test(character):
                 began = max(began, oldest)
                 for target in regex.states[state].next:
-                    after[target] = min(began, after.get(target, began))
+                    after.setdefault(target, began)
         self.at += 1
         self._last = character
         self._live = after
@@ -85,7 +86,7 @@ class RegexScanner:
         """All states reachable without reading, each with its earliest beginning."""
         table = self._regex.states
         reached: dict[int, int] = {}
-        for state, began in sorted(states.items(), key=lambda item: item[1]):
+        for state, began in states.items():
             stack = [state]
             while stack:
                 one = stack.pop()
@@ -123,7 +124,9 @@ class _Builder:
 
     def add(self, state: _State) -> int:
         if len(self.states) >= _MAX_STATES:
-            raise RequestError(f"stop_regex {self.pattern!r} is too large: use smaller repeat counts.", "stop_regex")
+            raise RequestError(
+                f"stop_regex {self.pattern!r} is too large: use smaller repeat counts.", "stop_regex"
+            )
         self.states.append(state)
         return len(self.states) - 1
 
@@ -139,7 +142,8 @@ class _Builder:
             _, added, removed, body = argument
             return self.sequence(body, follow, (flags | added) & ~removed)
         if kind in (op.MAX_REPEAT, op.MIN_REPEAT):
-            return self.repeat(*argument, follow, flags)
+            low, high, body = argument
+            return self.repeat(low, high, body, follow, flags)
         if kind is op.AT:
             return self.add(_State(condition=self.condition(argument, flags), next=[follow]))
         return self.add(_State(test=self.test(kind, argument, flags), next=[follow]))
@@ -167,8 +171,8 @@ class _Builder:
         if kind in (op.AT_BOUNDARY, op.AT_NON_BOUNDARY):
             word, wanted = _category(op.CATEGORY_WORD, flags), kind is op.AT_BOUNDARY
             return lambda before, after: (
-                (before is not None and word(before)) != (after is not None and word(after))
-            ) == wanted
+                ((before is not None and word(before)) != (after is not None and word(after))) == wanted
+            )
         raise self.unsupported(kind)
 
     def test(self, kind: Any, argument: Any, flags: int) -> Test:
@@ -208,7 +212,8 @@ class _Builder:
 
 
 def _cases(character: str) -> set[str]:
-    return {character, character.lower(), character.upper(), unicodedata.normalize("NFC", character.casefold())}
+    """The forms of one character that count as the same when case is ignored."""
+    return {form for form in (character, character.lower(), character.upper()) if len(form) == 1}
 
 
 def _category(kind: Any, flags: int) -> Test:

@@ -18,7 +18,7 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 def _byte_alphabet() -> dict[int, int]:
-    """Character -> byte of byte-level vocabularies: printable bytes stand for themselves, others for 256 and up."""
+    """Character -> byte of byte-level vocabularies: printable bytes are written as themselves, others from 256."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     table = {byte: byte for byte in printable}
     hidden = (byte for byte in range(256) if byte not in table)

@@ -8,7 +8,6 @@ invalid piece, at whatever token they stand. Must not know requests, HTTP or tor
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -101,11 +100,6 @@ class Tokenizer:
         """Jinja source of the usual template, or None."""
         return self._templates.get("default")
 
-    @cached_property
-    def content_format(self) -> str:
-        """"string" or "parts": how the usual template wants a message's content."""
-        return self._template(None).content_format
-
     def apply_chat_template(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -119,9 +113,7 @@ class Tokenizer:
         Raises:
             RequestError: the model has no template, a message is malformed, or the template refuses it.
         """
-        return self._template(tools).render(
-            messages, tools, add_generation_prompt, continue_final_message, kwargs
-        )
+        return self._template(tools).render(messages, tools, add_generation_prompt, continue_final_message, kwargs)
 
     def encode_chat(
         self,
@@ -132,9 +124,7 @@ class Tokenizer:
         **kwargs: Any,
     ) -> list[int]:
         """Ids of `apply_chat_template`. The template alone decides on the bos: none is added to what it wrote."""
-        text = self.apply_chat_template(
-            messages, tools, add_generation_prompt, continue_final_message, **kwargs
-        )
+        text = self.apply_chat_template(messages, tools, add_generation_prompt, continue_final_message, **kwargs)
         return self.encode(text, add_special_tokens=False)
 
     def _template(self, tools: Sequence[Any] | None) -> ChatTemplate:

@@ -57,9 +57,7 @@ def sentencepiece_bpe(
 
 def _merges(tokens: Sequence[str], types: Sequence[int], scores: Sequence[float]) -> list[tuple[str, str]]:
     """All ways to make a normal token of two others, best score first, then the longer left half."""
-    pieces = {
-        token: score for token, kind, score in zip(tokens, types, scores, strict=True) if kind == NORMAL
-    }
+    pieces = {token: score for token, kind, score in zip(tokens, types, scores, strict=True) if kind == NORMAL}
     return [
         (piece[:cut], piece[cut:])
         for piece in sorted(pieces, key=pieces.__getitem__, reverse=True)

@@ -45,7 +45,10 @@ def test_checks_catch_double_and_foreign_frees() -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.integers(2, 40), st.lists(st.tuples(st.booleans(), st.integers(0, 12), st.integers(0, 1 << 30)), max_size=60))
+@given(
+    st.integers(2, 40),
+    st.lists(st.tuples(st.booleans(), st.integers(0, 12), st.integers(0, 1 << 30)), max_size=60),
+)
 def test_random_programs(num_pages: int, program: list[tuple[bool, int, int]]) -> None:
     pool = PagePool(num_pages)
     free, held = set(range(1, num_pages)), []

@@ -125,7 +125,7 @@ def test_orders(name: str) -> None:
     """a: made first, 2 hits, priority 1; b: 1 hit, used last, priority 2; c: made last, no hit, priority 0."""
     tree = make_cache(1, name)
     runs = {"a": ints(1), "b": ints(2), "c": ints(3)}
-    for priority, (key, run) in zip((1, 2, 0), runs.items(), strict=True):
+    for priority, run in zip((1, 2, 0), runs.values(), strict=True):
         tree.insert(run, run * 10, priority=priority)
     for key in "aab":
         node = tree.match_prefix(runs[key]).node

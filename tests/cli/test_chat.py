@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,7 +80,9 @@ def test_system_reset_and_save(
     chat: Chat, parrot: Parrot, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     file = tmp_path / "chat.json"
-    talk(chat, monkeypatch, "one", "/system Be brief.", "two", f"/save {file}", "/reset", "three", "/system", "four")
+    talk(
+        chat, monkeypatch, "one", "/system Be brief.", "two", f"/save {file}", "/reset", "three", "/system", "four"
+    )
     assert parrot.seen[1][0] == {"role": "system", "content": "Be brief."}
     assert len(parrot.seen[1]) == 2
     assert [m["content"] for m in json.loads(file.read_text())] == ["Be brief.", "two", "two"]
@@ -132,15 +135,29 @@ def test_paragraphs_are_cut_outside_code() -> None:
 @pytest.mark.parametrize("step", [1, 3, 1000])
 def test_the_terminal_shows_everything_once(step: int) -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=60, height=8, color_system=None)
-    text = "# Title\n\nSome *words* here.\n\n```python\nx = 1\n\ny = 2\n```\n\nThe end."
+    text = "# Title\n\nSome *words* here [/and] no markup.\n\n```python\nx = 1\n\ny = 2\n```\n\nThe end."
     console.begin_capture()
     with MarkdownStream(console) as stream:
         for i in range(0, len(text), step):
             stream.feed(text[i : i + step])
     shown = console.end_capture()
     final = shown[shown.rindex("Title") :]
-    for part in ("Some words here.", "x = 1", "y = 2", "The end."):
+    for part in ("Some words here [/and] no markup.", "x = 1", "y = 2", "The end."):
         assert part in final
+
+
+def test_a_paragraph_longer_than_the_screen() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=20, height=6, color_system=None)
+    words = [f"word{i}" for i in range(100)]
+    console.begin_capture()
+    with MarkdownStream(console) as stream:
+        for word in words:
+            stream.feed(word + " ")
+    shown = console.end_capture()
+    assert re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", " ", shown).split()[-100:] == words
+    # What is redrawn never reaches beyond the top of the screen.
+    redrawn = [len(ups) // len("\x1b[1A\x1b[2K") for ups in re.findall(r"(?:\x1b\[1A\x1b\[2K)+", shown)]
+    assert 2 <= max(redrawn) < 6
 
 
 def test_figures() -> None:

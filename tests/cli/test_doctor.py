@@ -37,14 +37,16 @@ def test_this_machine_is_fine(torch: dict[str, Any], capsys: pytest.CaptureFixtu
     assert found["cpu"]["cores"] >= 1
     assert found["memory"]["total"] > 2**20
     assert found["packages"]["numpy"]
-    assert found["would_use"] == "cpu with the torch attention backend and numba kernels"
+    assert found["would_use"] == "cpu, attention backend cpu"
     assert doctor.run([]) == 0
     out = capsys.readouterr().out
     assert "would use" in out
     assert "All that is needed is here." in out
 
 
-def test_a_broken_torch_is_a_problem_and_no_crash(torch: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broken_torch_is_a_problem_and_no_crash(
+    torch: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     torch["torch_error"] = "ImportError: libsomething.so: not found"
     assert doctor.run([]) == 1
     out = capsys.readouterr().out
@@ -53,7 +55,7 @@ def test_a_broken_torch_is_a_problem_and_no_crash(torch: dict[str, Any], capsys:
 
 
 def test_the_probe_keeps_what_came_before_a_crash(tmp_path: Path) -> None:
-    python = python_that(tmp_path, "echo '{\"torch\": \"9.9\"}'; echo noise; kill -SEGV $$")
+    python = python_that(tmp_path, 'echo \'{"torch": "9.9"}\'; echo noise; kill -SEGV $$')
     found = doctor.probe_torch(python)
     assert found["torch"] == "9.9"
     assert "-11" in found["torch_error"]
@@ -76,8 +78,21 @@ def test_accelerators_are_preferred(torch: dict[str, Any]) -> None:
     torch["devices"] = [{"device": "cuda:0", "name": "X", "memory": 2**30, "capability": "9.0"}]
     assert "triton is missing" in str(doctor.would_use(torch))
     torch["triton"] = "3.7"
-    assert doctor.would_use(torch) == "cuda:0 with the triton attention backend"
+    assert doctor.would_use(torch) == "cuda:0, attention backend triton"
     assert doctor.would_use({"torch_error": "x"}) is None
+    assert "numba is missing" in str(doctor.would_use({"devices": []}))
+
+
+def test_the_backends_it_names_exist() -> None:
+    from radixlang.attention import BACKENDS
+
+    found = [
+        {"devices": devices, "triton": x, "numba": x}
+        for devices in ([], [{"device": "cuda:0"}])
+        for x in (None, "1")
+    ]
+    for torch in found:
+        assert str(doctor.would_use(torch)).split("attention backend ")[1].split()[0] in BACKENDS
 
 
 def test_a_used_port_is_noticed() -> None:

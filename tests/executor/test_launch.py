@@ -175,7 +175,14 @@ def test_prompt_and_output_logprobs_across_chunks(monkeypatch: pytest.MonkeyPatc
             host.plan(
                 [(long, 5), (short, 1)],
                 logprobs=(
-                    wish(0, first_logit=8, targets=np.array(PROMPTS[2][9:], np.int32), top=5, token_ids=ids, output=True),
+                    wish(
+                        0,
+                        first_logit=8,
+                        targets=np.array(PROMPTS[2][9:], np.int32),
+                        top=5,
+                        token_ids=ids,
+                        output=True,
+                    ),
                     wish(1, output=True, top=3),
                 ),
             )

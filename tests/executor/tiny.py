@@ -1,4 +1,4 @@
-"""A two-layer attention model with random weights, its naive twin, and a plan writer: what the executor tests run on."""
+"""What the executor tests run on: a two-layer attention model, its naive twin, and a writer of plans."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ NAN_TOKEN = 1
 """its embedding is NaN"""
 BOMB_TOKEN = 2
 """the model raises when it sees this"""
+GREEDY = RowSampling()
 NONE = np.zeros(0, np.int32)
 
 
@@ -41,7 +42,7 @@ class TinyModel:
         self.spec = ModelSpec(
             family="tiny", architecture="Tiny", vocab_size=vocab, hidden_size=HIDDEN, intermediate_size=8,
             num_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=DIM, layers=(LayerSpec(), LayerSpec(window=6)),
-            context_length=4096, pooling=pooling, encoder=encoder, eos_ids=(0,),
+            context_length=4096, pooling=pooling, normalize=False, encoder=encoder, eos_ids=(0,),
         )  # fmt: skip
         g = torch.Generator().manual_seed(0)
         self.embed = torch.randn(vocab, HIDDEN, generator=g)
@@ -49,7 +50,12 @@ class TinyModel:
         self.time = torch.randn(64, HIDDEN, generator=g)
         self.q, self.k, self.v, self.o = (
             [torch.randn(n, m, generator=g) * 0.3 for _ in range(2)]
-            for n, m in ((HIDDEN, HEADS * DIM), (HIDDEN, KV_HEADS * DIM), (HIDDEN, KV_HEADS * DIM), (HEADS * DIM, HIDDEN))
+            for n, m in (
+                (HIDDEN, HEADS * DIM),
+                (HIDDEN, KV_HEADS * DIM),
+                (HIDDEN, KV_HEADS * DIM),
+                (HEADS * DIM, HIDDEN),
+            )
         )
         self.head = torch.randn(HIDDEN, vocab, generator=g)
         self.weight_bytes = self.embed.nbytes
@@ -109,7 +115,9 @@ class TinyModel:
         return ids[len(prompt) :]
 
 
-def make_executor(model: TinyModel, page_size: int = 4, pages: int = 200, rows: int = 9, attention: Any = None) -> DeviceExecutor:
+def make_executor(
+    model: TinyModel, page_size: int = 4, pages: int = 200, rows: int = 9, attention: Any = None
+) -> DeviceExecutor:
     platform = CpuPlatform()
     pool = KvPool(model.spec, pages, page_size, torch.float32, platform.device)
     for k, v in pool.layers:
@@ -126,7 +134,7 @@ class Row:
 
     row: int
     tokens: list[int]
-    sampling: RowSampling = RowSampling()
+    sampling: RowSampling = GREEDY
     computed: int = 0
     pages: list[int] = field(default_factory=list)
     fresh: bool = True

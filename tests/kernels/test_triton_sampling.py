@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 
+import numpy as np
 import pytest
 import torch
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-if DEVICE == "cpu":
-    os.environ["TRITON_INTERPRET"] = "1"
+if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("run by tests/kernels/test_triton_interpreted.py", allow_module_level=True)
 pytest.importorskip("triton", reason="Triton is not installed, so its kernels cannot run here")
 
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from radixlang.kernels import reference, sampling  # noqa: E402
+from radixlang.sampling.noise import uniforms  # noqa: E402
 
 
 def draw(
@@ -26,7 +28,7 @@ def draw(
     top_p: float = 1.0,
     min_p: float = 0.0,
     seeds: list[int] | None = None,
-    positions: list[int] | None = None,
+    drawn_before: list[int] | None = None,
     module: object = sampling,
 ) -> torch.Tensor:
     rows = logits.shape[0]
@@ -41,7 +43,7 @@ def draw(
         column(top_p),
         column(min_p),
         torch.tensor(seeds or list(range(rows)), dtype=torch.int64, device=DEVICE),
-        torch.tensor(positions or [3] * rows, dtype=torch.int64, device=DEVICE),
+        torch.tensor(drawn_before or [3] * rows, dtype=torch.int64, device=DEVICE),
     )
 
 
@@ -65,27 +67,27 @@ def logits_of(rows: int, vocab: int, seed: int = 0) -> torch.Tensor:
         {"temperature": 1.7, "top_k": 20, "top_p": 0.8, "min_p": 0.05},
     ],
 )
-@pytest.mark.parametrize("vocab", [50, 5003])
+@pytest.mark.parametrize("vocab", [50, 2503])
 def test_draws_equal_the_twin(vocab: int, options: dict[str, float]) -> None:
-    logits = logits_of(6, vocab)
+    logits = logits_of(4, vocab)
     assert draw(logits, **options).tolist() == draw(logits, **options, module=reference).tolist()  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_logits_full_of_ties(dtype: torch.dtype) -> None:
-    logits = logits_of(6, 3000).to(dtype)
+    logits = logits_of(3, 2300).to(dtype)
     for options in ({"top_k": 7}, {"top_p": 0.7}, {"top_k": 30, "top_p": 0.5}):
         ours = draw(logits, **options)  # type: ignore[arg-type]
         assert ours.tolist() == draw(logits, **options, module=reference).tolist()  # type: ignore[arg-type]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     values=st.lists(
         st.sampled_from([-float("inf"), -1e30, -3.4e38, -2.0, 0.0, 0.5, 0.5000001, 7.0]), min_size=1, max_size=9
     ),
     top_k=st.integers(-1, 10),
-    top_p=st.sampled_from([1.0, 0.999, 0.6, 0.31, 0.05]),
+    top_p=st.sampled_from([1.0, 0.999, 0.617, 0.31, 0.05]),
     min_p=st.sampled_from([0.0, 0.15]),
     seed=st.integers(0, 2**63 - 1),
 )
@@ -106,16 +108,17 @@ def test_awkward_rows_equal_the_twin(
 
 def test_thresholds_keep_exactly_the_right_tokens() -> None:
     """Over many seeds every token that should be kept turns up, and no other."""
-    logits = torch.tensor([[1.0, 3.0, 2.0, 3.0, 0.0]]).expand(50, -1).contiguous()
+    logits = torch.tensor([[1.0, 3.0, 2.0, 3.0, 0.0]]).expand(24, -1).contiguous()
     assert set(draw(logits, top_k=3).tolist()) == {1, 2, 3}
-    assert set(draw(logits, top_k=1).tolist()) == {1, 3}, "tokens tied for first place are kept together"
+    assert set(draw(logits, top_k=1).tolist()) == {1}, "of equal logits the lower token id ranks first"
+    assert set(draw(logits, top_p=0.3).tolist()) == {1}
     assert set(draw(logits, top_p=0.75).tolist()) == {1, 3}
     assert set(draw(logits, top_p=0.85).tolist()) == {1, 2, 3}
     assert set(draw(logits, min_p=0.2).tolist()) == {1, 2, 3}
 
 
 def test_frequencies_follow_the_distribution() -> None:
-    rows = 300
+    rows = 120
     logits = torch.tensor([2.0, 1.0, 0.0, -1.0, -float("inf")])
     tokens = draw(logits.expand(rows, -1).contiguous(), temperature=0.8)
     seen = torch.bincount(tokens.cpu(), minlength=5) / rows
@@ -126,18 +129,21 @@ def test_frequencies_follow_the_distribution() -> None:
 
 def test_a_draw_depends_on_seed_and_position_only() -> None:
     logits = logits_of(1, 400) / 10
-    alone = draw(logits, seeds=[77], positions=[5])
-    among = draw(logits.expand(4, -1).contiguous(), seeds=[1, 2, 77, 3], positions=[5, 6, 5, 5])
+    alone = draw(logits, seeds=[77], drawn_before=[5])
+    among = draw(logits.expand(4, -1).contiguous(), seeds=[1, 2, 77, 3], drawn_before=[5, 6, 5, 5])
     assert int(alone) == int(among[2])
-    by_position = draw(logits.expand(40, -1).contiguous(), seeds=[77] * 40, positions=list(range(40)))
-    assert len(set(by_position.tolist())) > 20
+    by_count = draw(logits.expand(40, -1).contiguous(), seeds=[77] * 40, drawn_before=list(range(40)))
+    assert len(set(by_count.tolist())) > 20
     high_word = draw(logits.expand(40, -1).contiguous(), seeds=[77 + (i << 32) for i in range(40)])
     assert len(set(high_word.tolist())) > 20
 
 
-def test_uniform_is_the_published_philox() -> None:
-    """The all-zero test vector of the paper's reference implementation: 6627e8d5 ..."""
-    assert reference.uniform(0, 0) == (0x6627E8D5 >> 8) / (1 << 24)
+def test_noise_is_that_of_the_host_sampler() -> None:
+    seeds = [0, 1, 2**40 + 7, 2**63 - 1]
+    for seed in seeds:
+        for drawn in (0, 1, 1000):
+            host = uniforms(np.array([seed], np.uint64), np.array([drawn], np.int64))
+            assert reference.uniform(seed, drawn) == float(host[0])
 
 
 def test_rows_without_a_candidate_and_nan() -> None:
@@ -159,22 +165,26 @@ def test_argmax(vocab: int) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_penalties(dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
-    logits = logits_of(3, 1500).to(DEVICE, dtype)
-    output = torch.randint(0, 3, logits.shape, generator=generator, dtype=torch.int32).to(DEVICE)
-    prompt = torch.randint(0, 2, logits.shape, generator=generator, dtype=torch.int32).to(DEVICE)
-    frequency = torch.tensor([0.0, 0.5, -1.0], device=DEVICE)
-    presence = torch.tensor([0.0, 1.5, 0.0], device=DEVICE)
-    repetition = torch.tensor([1.0, 1.3, 0.7], device=DEVICE)
-    expected = logits.clone()
-    reference.apply_penalties(expected, output, prompt, frequency, presence, repetition)
-    before = logits.clone()
-    sampling.apply_penalties(logits, output, prompt, frequency, presence, repetition)
-    assert torch.equal(logits[0], before[0]), "neutral penalties change nothing"
+    logits = logits_of(5, 1500).to(DEVICE, dtype)
+    output = torch.randint(0, 3, (7, 1500), generator=generator).float().to(DEVICE)
+    seen = (output > 0) | (torch.rand((7, 1500), generator=generator) < 0.3).to(DEVICE)
+    index = torch.tensor([0, 4, 2], device=DEVICE)
+    slots = torch.tensor([1, 6, 3], device=DEVICE)
+    frequency = torch.tensor([[0.0], [0.5], [-1.0]], device=DEVICE)
+    presence = torch.tensor([[0.0], [1.5], [0.0]], device=DEVICE)
+    repetition = torch.tensor([[1.0], [1.3], [0.7]], device=DEVICE)
+    before, expected = logits.clone(), logits.clone()
+    reference.apply_penalties(expected, index, output, seen, slots, frequency, presence, repetition)
+    sampling.apply_penalties(logits, index, output, seen, slots, frequency, presence, repetition)
     torch.testing.assert_close(logits, expected)
-    # by hand: a positive logit seen twice in the output
-    b, i = map(int, ((output == 2) & (before > 0))[1:2].nonzero()[0])
-    by_hand = float(before[1, i]) / 1.3 - 2 * 0.5 - 1.5
-    assert float(logits[1 + b, i]) == pytest.approx(by_hand, rel=2e-3)
+    untouched = [0, 1, 3]
+    assert torch.equal(logits[untouched], before[untouched]), "neutral and unlisted rows stay as they are"
+    # by hand: a token generated twice whose logit stays positive, and one that is only in the prompt
+    twice = int(((output[6] == 2) & (before[4] > 3)).nonzero()[0])
+    by_hand = (float(before[4, twice]) - 2 * 0.5 - 1.5) / 1.3
+    assert float(logits[4, twice]) == pytest.approx(by_hand, rel=2e-3)
+    prompt = int(((output[6] == 0) & seen[6] & (before[4] < 0)).nonzero()[0])
+    assert float(logits[4, prompt]) == pytest.approx(float(before[4, prompt]) * 1.3, rel=2e-3)
 
 
 @pytest.mark.parametrize("vocab", [31, 64, 1500])
@@ -184,10 +194,12 @@ def test_bitmask(vocab: int) -> None:
     allowed = torch.rand((3, words * 32), generator=generator) < 0.5
     bits = (allowed.view(3, words, 32).long() << torch.arange(32)).sum(-1)
     mask = torch.where(bits >= 1 << 31, bits - (1 << 32), bits).int().to(DEVICE)
-    logits = logits_of(3, vocab).to(DEVICE)
-    expected = logits.masked_fill(~allowed[:, :vocab].to(DEVICE), float("-inf"))
+    index = torch.tensor([3, 0, 1], device=DEVICE)
+    logits = logits_of(4, vocab).to(DEVICE)
+    expected = logits.clone()
+    expected[index] = expected[index].masked_fill(~allowed[:, :vocab].to(DEVICE), float("-inf"))
     twin = logits.clone()
-    sampling.apply_bitmask(logits, mask)
-    reference.apply_bitmask(twin, mask)
+    sampling.apply_bitmask(logits, index, mask)
+    reference.apply_bitmask(twin, index, mask)
     assert torch.equal(logits, expected)
     assert torch.equal(twin, expected)

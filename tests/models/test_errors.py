@@ -73,7 +73,7 @@ def test_the_complete_model_loads_and_reports_progress(folder: Path) -> None:
 
 
 def test_missing_tensor(folder: Path) -> None:
-    change(folder, lambda t: t.pop(Q) and None)
+    change(folder, lambda t: t.__delitem__(Q))
     with pytest.raises(WeightError) as error:
         attempt(folder)
     says(error, Q, "lacks", str(folder))
@@ -148,7 +148,7 @@ def test_shards(folder: Path) -> None:
     save_file(second, folder / "b.safetensors")
     with pytest.raises(WeightError, match="index"):
         attempt(folder)
-    index = {k: "a.safetensors" for k in first} | {k: "b.safetensors" for k in second}
+    index = dict.fromkeys(first, "a.safetensors") | dict.fromkeys(second, "b.safetensors")
     path = folder / "model.safetensors.index.json"
     path.write_text(json.dumps({"weight_map": index}))
     attempt(folder)
@@ -181,6 +181,7 @@ UNSUPPORTED: dict[str, tuple[dict[str, Any], str]] = {
         {"architectures": ["Qwen2ForCausalLM"], "layer_types": ["full_attention", "chunked_attention"]},
         "chunked_attention",
     ),
+    "dtype": ({"torch_dtype": "float8_e4m3fn"}, "float8_e4m3fn"),
     "own code": ({"architectures": None, "auto_map": {"AutoModel": "evil.Model"}}, "auto_map"),
 }
 
@@ -251,11 +252,15 @@ def test_unreadable_configs(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_path_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    pytest.importorskip("huggingface_hub")
+    hub = pytest.importorskip("huggingface_hub")
+
+    def unreachable(*args: Any, **options: Any) -> None:
+        raise ConnectionError("no route\nto host")
+
+    monkeypatch.setattr(hub, "snapshot_download", unreachable)
     with pytest.raises(ModelError) as error:
         load_spec(ModelConfig(model_path="nobody/has-this-model"))
-    says(error, "nobody/has-this-model", "file or folder", "hub")
+    says(error, "nobody/has-this-model", "file or folder", "hub", "no route to host")
 
 
 def test_load_format_must_fit(folder: Path) -> None:
@@ -293,3 +298,20 @@ def test_dummy_weights_are_the_same_every_time(folder: Path) -> None:
     assert torch.equal(first, second)
     assert torch.isfinite(first).all()
     assert first.std() > 0
+
+
+@pytest.mark.parametrize(
+    ("family", "removed", "read", "want"),
+    [
+        ("Mistral", "sliding_window", lambda spec: spec.layers[0].window, 4096),
+        ("Gemma2", "attn_logit_softcapping", lambda spec: spec.attention_softcap, 50.0),
+        ("Gemma2", "final_logit_softcapping", lambda spec: spec.final_softcap, 30.0),
+        ("Qwen3", "head_dim", lambda spec: spec.head_dim, 128),
+        ("Gemma3", "head_dim", lambda spec: spec.head_dim, 256),
+    ],
+)
+def test_absent_keys_have_the_familys_default(
+    folder: Path, family: str, removed: str, read: Callable[[Any], Any], want: float
+) -> None:
+    edit_config(folder, architectures=[f"{family}ForCausalLM"], **{removed: ...})
+    assert read(load_spec(ModelConfig(model_path=str(folder)))) == want

@@ -27,7 +27,7 @@ SMALL: dict[str, Any] = {
     "pad_token_id": 0,
     "attn_implementation": "eager",
 }
-GEMMA = SMALL | {"head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 24}
+GEMMA = SMALL | {"head_dim": 32, "sliding_window": 8, "query_pre_attn_scalar": 24}
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {}),
@@ -63,7 +63,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral-window": ("Mistral", {"sliding_window": 7, "head_dim": 16}),
     "qwen2": ("Qwen2", {}),
     "qwen2-window": ("Qwen2", {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1}),
-    "qwen3": ("Qwen3", {"head_dim": 16}),
+    "qwen3": ("Qwen3", {"head_dim": 32}),
     "qwen3-window-tied": (
         "Qwen3",
         {
@@ -164,15 +164,16 @@ def test_configs_of_older_libraries_mean_the_same(tmp_path: Path, type_key: str)
     make("Llama", {"rope_parameters": LLAMA3, "dtype": "float32"}, tmp_path)
     new = load_spec(ModelConfig(model_path=str(tmp_path)))
     scaling = {k: v for k, v in LLAMA3.items() if k not in ("rope_theta", "rope_type")} | {type_key: "llama3"}
-    edit_config(tmp_path, rope_parameters=..., rope_theta=1000.0, rope_scaling=scaling, dtype=..., torch_dtype="float32")
+    edit_config(tmp_path, rope_parameters=..., rope_theta=1000.0, rope_scaling=scaling)
+    edit_config(tmp_path, dtype=..., torch_dtype="float32")
     assert load_spec(ModelConfig(model_path=str(tmp_path))) == new
 
 
 def test_gemma3_configs_of_older_libraries_mean_the_same(tmp_path: Path) -> None:
     make("Gemma3", GEMMA | {"num_hidden_layers": 7}, tmp_path)
     new = load_spec(ModelConfig(model_path=str(tmp_path)))
-    edit_config(tmp_path, rope_parameters=..., layer_types=..., _sliding_window_pattern=..., sliding_window_pattern=6)
-    edit_config(tmp_path, rope_theta=1000000.0, rope_local_base_freq=10000.0)
+    edit_config(tmp_path, rope_parameters=..., layer_types=..., _sliding_window_pattern=...)
+    edit_config(tmp_path, sliding_window_pattern=6, rope_theta=1000000.0, rope_local_base_freq=10000.0)
     assert load_spec(ModelConfig(model_path=str(tmp_path))) == new
 
 
@@ -186,7 +187,9 @@ def test_gemma3_with_vision_serves_its_text(tmp_path: Path, caplog: pytest.LogCa
         "image_size": 28,
         "patch_size": 14,
     }
-    config = transformers.Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=4, image_token_index=96)
+    config = transformers.Gemma3Config(
+        text_config=text, vision_config=vision, mm_tokens_per_image=4, image_token_index=96
+    )
     config._attn_implementation = "eager"
     theirs = transformers.Gemma3ForConditionalGeneration(config).eval()
     randomize(theirs)

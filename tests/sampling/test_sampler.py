@@ -21,7 +21,9 @@ NONE = np.zeros(0, np.int32)
 PLATFORM = CpuPlatform()
 
 
-def make(rows: list[RowSampling], vocab: int, prompt: Any = NONE, output: Any = NONE, generated: Any = 0) -> SamplingBatch:
+def make(
+    rows: list[RowSampling], vocab: int, prompt: Any = NONE, output: Any = NONE, generated: Any = 0
+) -> SamplingBatch:
     """State with rows 1, 2, …; `generated` is one number or one per row."""
     state = SamplingBatch(len(rows) + 1, vocab, PLATFORM)
     counts = np.broadcast_to(generated, len(rows))
@@ -31,7 +33,9 @@ def make(rows: list[RowSampling], vocab: int, prompt: Any = NONE, output: Any = 
     return state
 
 
-def draw(state: SamplingBatch, logits: torch.Tensor, rows: Any = None, bits: Any = None, masked: Any = NONE) -> Any:
+def draw(
+    state: SamplingBatch, logits: torch.Tensor, rows: Any = None, bits: Any = None, masked: Any = NONE
+) -> Any:
     rows = np.arange(1, len(logits) + 1) if rows is None else np.asarray(rows)
     return sample(state, logits.clone(), rows.astype(np.int32), bits, np.asarray(masked, np.int32))
 
@@ -74,7 +78,9 @@ def test_distribution_of_every_combination(
     draws, vocab = 3000, 40
     logits = torch.randn(vocab, generator=torch.Generator().manual_seed(1)) * 1.5
     rows = [
-        RowSampling(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=1000 + i if seed is None else seed)
+        RowSampling(
+            temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=1000 + i if seed is None else seed
+        )
         for i in range(draws)
     ]
     # One seed for all: then the position alone makes the difference.
@@ -150,7 +156,7 @@ def test_noise_is_uniform_and_independent_of_neighbours() -> None:
     positions = np.tile(np.arange(200), 200)
     u = uniforms(seeds, positions)
     assert u.dtype == np.float32
-    assert 0 <= u.min()
+    assert u.min() >= 0
     assert u.max() < 1
     counts = np.histogram(u, 50, (0, 1))[0]
     assert abs(((counts - 800) ** 2 / 800).sum() - 49) < 5 * np.sqrt(98)
@@ -173,7 +179,7 @@ def adjusted(logits: np.ndarray, s: RowSampling, prompt: list[int], output: list
     for token, value in s.logit_bias.items():
         x[token] += value
     if len(output) < s.min_new_tokens:
-        x[list(s.end_ids)] = -np.inf
+        x[[token for token in s.end_ids if token < len(x)]] = -np.inf
     return x
 
 
@@ -185,10 +191,9 @@ def test_penalties_bias_and_minimum_over_several_steps() -> None:
         RowSampling(repetition_penalty=1.7, logit_bias={3: 2.5, 29: -50.0}),
         RowSampling(temperature=0.9, seed=4, frequency_penalty=2.0, repetition_penalty=0.8),
         RowSampling(min_new_tokens=3, end_ids=(1, 2), logit_bias={1: 100.0}),
-        RowSampling(presence_penalty=2.0, min_new_tokens=5, end_ids=(0, 99)),
+        RowSampling(presence_penalty=2.0, min_new_tokens=5, end_ids=(0, 99)),  # 99 is past the vocabulary
         RowSampling(temperature=0.5, top_k=3, seed=9, presence_penalty=1.0),
     ]
-    rows[5] = RowSampling(presence_penalty=2.0, min_new_tokens=5, end_ids=(0,))
     prompt = [5, 6, 6, 7]
     state = make(rows, vocab, prompt=prompt)
     outputs: list[list[int]] = [[] for _ in rows]
@@ -218,17 +223,55 @@ def test_first_token_sees_the_prompt_through_the_repetition_penalty_only() -> No
 
 
 def test_a_row_that_changes_hands_forgets_its_penalties() -> None:
-    state = make([RowSampling(presence_penalty=2.0)] * 9, 10, output=[4])
-    for row in range(1, 10):
-        state.setup(RowSetup(row, RowSampling(presence_penalty=1.0), NONE, np.array([row], np.int32), 1))
-    state.setup(RowSetup(2, RowSampling(), NONE, NONE))
-    logits = torch.zeros(9, 10)
-    out = draw(state, logits).logits
-    expected = torch.zeros(9, 10)
-    for row in range(1, 10):
-        if row != 2:
-            expected[row - 1, row] = -1.0
-    assert torch.equal(out, expected)
+    """Nine old rows saw 3 and generated 4; among the new ones a longer row keeps all lists in view."""
+    old = RowSampling(presence_penalty=2.0)
+    state = make([old] * 9, 10, prompt=[3], output=[4])
+    new = RowSampling(frequency_penalty=1.0, repetition_penalty=2.0)
+    for row in range(1, 9):
+        sampling = RowSampling() if row == 2 else new
+        state.setup(RowSetup(row, sampling, NONE, np.array([8], np.int32), 1))
+    long = np.arange(8, dtype=np.int32)
+    state.setup(RowSetup(9, new, long, NONE))
+    logits = torch.ones(9, 10)
+    logits[:, 4] = 50.0  # everybody draws 4
+    expected = logits.clone()
+    expected[:8, 8] = 0.0
+    expected[1, 8] = 1.0
+    expected[8, :8] /= 2
+    out = draw(state, logits)
+    assert torch.equal(out.logits, expected)
+    assert out.tokens.tolist() == [4] * 9
+    expected[:, 4] = 49.0 / 2
+    expected[1, 4] = 50.0
+    assert torch.equal(draw(state, logits).logits, expected)
+
+
+def test_min_p_cuts_exactly_there() -> None:
+    probabilities = torch.tensor([[0.5, 0.26, 0.14, 0.1]])
+    for min_p, kept in ((0.1, 4), (0.25, 3), (0.3, 2), (0.6, 1)):
+        rows = [RowSampling(temperature=1.0, min_p=min_p, seed=i) for i in range(300)]
+        tokens = draw(make(rows, 4), probabilities.log().repeat(300, 1)).tokens
+        assert tokens.unique().tolist() == list(range(kept))
+
+
+def test_penalties_of_long_texts_and_many_rows() -> None:
+    """Longer than the first room for tokens, more rows than the first slots, token 0 among them or not."""
+    vocab, generator = 400, np.random.default_rng(8)
+    state = SamplingBatch(13, vocab, PLATFORM)
+    rows, prompts, outputs = [], [], []
+    for i in range(12):
+        rows.append(RowSampling(frequency_penalty=0.1 * i, presence_penalty=0.3, repetition_penalty=1.0 + 0.1 * i))
+        prompts.append(generator.integers(0, vocab, (0, 3, 150, 500)[i % 4]).tolist())
+        outputs.append(generator.integers(0, vocab, (0, 90)[i % 2]).tolist())
+        ids = np.array(prompts[i], np.int32), np.array(outputs[i], np.int32)
+        state.setup(RowSetup(i + 1, rows[i], *ids, generated=len(outputs[i])))
+    for _ in range(70):
+        logits = torch.from_numpy(generator.normal(size=(12, vocab)).astype(np.float32))
+        drawn = draw(state, logits)
+        for i in range(12):
+            expected = adjusted(logits[i].numpy(), rows[i], prompts[i], outputs[i])
+            np.testing.assert_allclose(drawn.logits[i], expected, atol=1e-4)
+            outputs[i].append(int(drawn.tokens[i]))
 
 
 @pytest.mark.parametrize("vocab", [64, 70, 33])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,13 +92,18 @@ class Driver:
         self.now += 0.01
         plan = self.scheduler.schedule(self.now)
         self._receive(self.scheduler.take_messages())
+        for request in map(self.scheduler.request, self.scheduler.rids()):
+            self.seen["landing"] += request.state is State.LANDING
+            self.seen["pending"] += request.pending > 0 and request.state is State.WAITING
         if plan is not None:
             self.steps += 1
             self.plans = [*self.plans[-2:], plan]
             self._judge(plan)
             self.flights.append((plan, self.executor.launch(plan)))
         else:
-            assert self.flights or self.scheduler.idle or self._all_wait(), "work is left, but nothing is scheduled"
+            assert self.flights or self.scheduler.idle or self._all_wait(), (
+                "work is left, but nothing is scheduled"
+            )
         done = False
         while self.flights and (len(self.flights) > self.depth or plan is None):
             self._process(*self.flights.popleft())
@@ -113,9 +119,14 @@ class Driver:
         try:
             result = self.executor.result(ticket)
         except RuntimeError as error:
-            self._receive(self.scheduler.fail_step(plan, str(error)))
-            self.executor.waiting.clear()
+            later = list(self.flights)
             self.flights.clear()
+            for _, follower in later:
+                with suppress(RuntimeError):
+                    self.executor.result(follower)
+            self._receive(self.scheduler.abandon([plan, *(item for item, _ in later)], str(error)))
+            self.scheduler.check()
+            self.seen["abandoned"] += 1
             return
         self._receive(self.scheduler.process(plan, result, self.now))
 
@@ -243,9 +254,9 @@ class Driver:
             assert np.frombuffer(parts[0].asked, "<f4").tolist() == expected.ids.ravel().tolist()
 
 
-def random_sampling(rng: random.Random, most: int) -> SamplingParams:
+def random_sampling(rng: random.Random, most: int, long: bool) -> SamplingParams:
     """Greedy or seeded, short or long, with and without end tokens."""
-    count = rng.choice([0, 1, 2, rng.randint(1, most), most, None if rng.random() < 0.1 else most])
+    count = most if long else rng.choice([0, 1, 2, rng.randint(1, most), None if rng.random() < 0.1 else most])
     return SamplingParams(
         max_new_tokens=count,
         min_new_tokens=rng.randint(0, min(3, count or 0)) if rng.random() < 0.3 else 0,
@@ -261,10 +272,11 @@ def random_program(driver: Driver, rng: random.Random, requests: int, longest: i
     """Arrivals in bursts, prompts that share prefixes (also with earlier answers), aborts at any time, checks."""
     limits = driver.limits
     stems = [[rng.randrange(driver.model.vocab_size) for _ in range(longest)] for _ in range(3)]
+    share_long = rng.choice([0.1, 0.9])
     left = requests
     while left or not driver.scheduler.idle or driver.flights:
-        if left and rng.random() < 0.3:
-            for _ in range(min(left, rng.randint(1, 4))):
+        if left and rng.random() < 0.4:
+            for _ in range(min(left, rng.randint(1, 6))):
                 left -= 1
                 stem = rng.choice(stems)
                 prompt = stem[: rng.randint(1, len(stem))] + [
@@ -276,10 +288,11 @@ def random_program(driver: Driver, rng: random.Random, requests: int, longest: i
                     prompt = unpack_ids(earlier.message.input_ids).tolist() + earlier.tokens + prompt[:3]
                 prompt = prompt[: limits.context_length // 2]
                 wants = rng.random() < 0.25
+                long = rng.random() < share_long
                 driver.add(
                     f"r{left}",
                     prompt,
-                    sampling=random_sampling(rng, limits.context_length - len(prompt) if rng.random() < 0.2 else 12),
+                    sampling=random_sampling(rng, limits.context_length - len(prompt) if long else 12, long),
                     namespace=rng.choice(["", "", "tenant"]),
                     priority=rng.choice([0, 0, 5, -200]),
                     return_logprob=wants,
@@ -292,12 +305,6 @@ def random_program(driver: Driver, rng: random.Random, requests: int, longest: i
         if rng.random() < abort_rate and driver.outcomes:
             driver.abort(rng.choice(list(driver.outcomes)), rng.choice([None, "Enough."]))
         driver.step()
-        for rid in driver.scheduler.rids():
-            request = driver.scheduler.request(rid)
-            if request.state is State.LANDING:
-                driver.seen["landing"] += 1
-            if request.pending:
-                driver.seen["pending"] += 1
         if rng.random() < 0.5:
             driver.scheduler.check()
     driver.scheduler.check()

@@ -14,7 +14,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,8 +39,19 @@ from radixlang.messages import (
 )
 from radixlang.server.app import create_app
 from radixlang.server.hub import Hub
+from radixlang.text.chat_template import ChatTemplate
 
 EOS, BOS = 256, 257
+TEMPLATE = ChatTemplate(
+    "<bos>{% if tools %}tools={{ tools | tojson }}\n{% endif %}"
+    "{% if mood is defined %}mood={{ mood }}\n{% endif %}"
+    "{% for message in messages %}"
+    "{% if loop.first and message.role == 'assistant' %}{{ raise_exception('The user speaks first') }}{% endif %}"
+    "<{{ message.role }}>{{ message.content }}"
+    "{% for call in message.tool_calls or [] %}{{ call.function.arguments | tojson }}{% endfor %}{{ '\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}",
+    {},
+)
 VOCAB = 258
 CONTEXT = 1000
 HIDDEN = 8
@@ -59,7 +70,11 @@ class ByteTokenizer:
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         self.threads.append(threading.current_thread().name)
-        return [BOS] * add_special_tokens + list(text.encode())
+        head, bos, rest = text.partition("<bos>")
+        return [BOS] * add_special_tokens + [*head.encode(), *([BOS] if bos else ()), *rest.encode()]
+
+    def encode_batch(self, texts: list[str], add_special_tokens: bool = True) -> list[list[int]]:
+        return [self.encode(text, add_special_tokens) for text in texts]
 
     def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
         return b"".join(self.token_bytes(i) for i in ids if i < 256 or not skip_special_tokens).decode(
@@ -69,26 +84,15 @@ class ByteTokenizer:
     def token_bytes(self, token: int) -> bytes:
         return bytes([token]) if token < 256 else {EOS: b"<eos>", BOS: b"<bos>"}[token]
 
-    def encode_chat(
+    def apply_chat_template(
         self,
         messages: list[dict[str, Any]],
         tools: Any = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         **kwargs: Any,
-    ) -> list[int]:
-        if messages[0]["role"] == "assistant":
-            raise ValueError("Conversations begin with the user")
-        text = f"tools={json.dumps(tools)}\n" if tools else ""
-        text += "".join(f"{key}={value}\n" for key, value in kwargs.items())
-        for message in messages:
-            text += f"<{message['role']}>" + message["content"]
-            for call in message.get("tool_calls", ()):
-                text += json.dumps(call["function"]["arguments"])
-            text += "" if message is messages[-1] and continue_final_message else "\n"
-        if add_generation_prompt:
-            text += "<assistant>"
-        return [BOS, *text.encode()]
+    ) -> str:
+        return TEMPLATE.render(messages, tools, add_generation_prompt, continue_final_message, kwargs)
 
 
 @dataclass
@@ -111,6 +115,7 @@ class FakeEngine:
         self.max_running = max_running
         self.hub: Hub
         self.running: dict[str, Running] = {}
+        self.waiting: dict[str, Running] = {}
         self.received: list[Generate] = []
         self.aborts: list[Abort] = []
         self.cached = 0
@@ -124,7 +129,7 @@ class FakeEngine:
             asyncio.get_running_loop().call_soon(self._start, message)
         elif isinstance(message, Abort):
             self.aborts.append(message)
-            gone = self.running.pop(message.rid, None)
+            gone = self.running.pop(message.rid, None) or self.waiting.pop(message.rid, None)
             if gone is not None and not message.quiet:
                 asyncio.get_running_loop().call_soon(
                     self.hub.dispatch, [Failed(message.rid, 499, message.message)]
@@ -159,9 +164,11 @@ class FakeEngine:
             script = [*said[1].encode(), EOS]
         elif ends := re.search(r"\[eos:(\d+)\]", text):
             script[int(ends[1])] = EOS
+        run = Running(message, prompt, script, 3 if "[mid]" in text else None)
         if "[wait]" in text:
+            self.waiting[message.rid] = run
             return
-        self.running[message.rid] = Running(message, prompt, script, 3 if "[mid]" in text else None)
+        self.running[message.rid] = run
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._loop())
 
@@ -175,7 +182,11 @@ class FakeEngine:
 
     def _stats(self, idle: bool) -> Stats:
         return Stats(
-            {"num_running_reqs": float(len(self.running)), "num_queue_reqs": 0.0, "gen_throughput": 0.0 if idle else 9.0},
+            {
+                "num_running_reqs": float(len(self.running)),
+                "num_queue_reqs": 0.0,
+                "gen_throughput": 0.0 if idle else 9.0,
+            },
             {"num_retracted_requests_total": 2.0},
             idle,
         )
@@ -206,7 +217,7 @@ class FakeEngine:
             run.made += 1
             text = run.decoder.decode(bytes([token])) if token < 256 else ""
             run.held += text
-            if token == EOS and not sampling.ignore_eos or token in sampling.stop_token_ids:
+            if (token == EOS and not sampling.ignore_eos) or token in sampling.stop_token_ids:
                 finish = {"type": "stop", "matched": token}
         for stop in sampling.stop:
             if (at := run.held.find(stop)) >= 0:
@@ -227,16 +238,14 @@ class FakeEngine:
         if message.return_logprob:
             out.output_logprobs[row] = self._logprobs(message, ids)
             if run.first and message.logprob_start_len >= 0:
-                prompt = run.prompt[message.logprob_start_len :]
-                out.prompt_logprobs[row] = self._logprobs(message, prompt, nothing_before=True)
+                prompt = run.prompt[message.logprob_start_len + 1 :]
+                out.prompt_logprobs[row] = self._logprobs(message, prompt)
         run.first = False
         if finish is not None and not end:
             self.running.pop(rid, None)
 
-    def _logprobs(self, message: Generate, ids: list[int], nothing_before: bool = False) -> Logprobs:
+    def _logprobs(self, message: Generate, ids: list[int]) -> Logprobs:
         chosen = np.array([-0.5 - i / 1000 for i in ids], dtype="<f4")
-        if nothing_before and len(ids):
-            chosen[0] = np.nan
         k = message.top_logprobs_num
         top_ids = [(i + j) % VOCAB for i in ids for j in range(k)]
         top = [-0.5 - i / 1000 - j for i in ids for j in range(k)]
@@ -288,7 +297,8 @@ class Live:
                 create_app(hub, config), host="127.0.0.1", port=0, log_config=None, lifespan="off", ws="none"
             )
         )
-        self._thread = threading.Thread(target=self._server.run, daemon=True)
+        self.loop: asyncio.AbstractEventLoop
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
         self._thread.start()
         end = time.monotonic() + 10
         while not self._server.started:
@@ -298,18 +308,28 @@ class Live:
         self.base = f"http://127.0.0.1:{self.port}"
         self.http = httpx.Client(base_url=self.base, timeout=20)
 
+    async def _serve(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        await self._server.serve()
+
+    def on_loop(self, function: Callable[[], Any]) -> None:
+        """Run `function` on the server's loop and wait for it."""
+        done = threading.Event()
+        self.loop.call_soon_threadsafe(lambda: (function(), done.set()))
+        assert done.wait(5)
+
     def post(self, path: str, body: Any, **kwargs: Any) -> httpx.Response:
         return self.http.post(path, json=body, **kwargs)
 
     def ok(self, path: str, body: Any) -> Any:
         response = self.post(path, body)
-        assert response.status_code == 200, response.text
+        assert response.status_code == 200, response.text[:300]
         return response.json()
 
     def refused(self, path: str, body: Any, status: int = 400) -> dict[str, Any]:
         """The error object of a request that must be refused."""
         response = self.post(path, body)
-        assert response.status_code == status, (response.status_code, response.text)
+        assert response.status_code == status, (response.status_code, response.text[:300])
         error = response.json()["error"]
         assert set(error) == {"message", "type", "param", "code"}
         assert error["message"]
@@ -318,7 +338,7 @@ class Live:
     def events(self, path: str, body: Any) -> list[Any]:
         """The chunks of a stream; checks the framing and the one [DONE]."""
         response = self.post(path, {**body, "stream": True})
-        assert response.status_code == 200, response.text
+        assert response.status_code == 200, response.text[:300]
         assert response.headers["content-type"].startswith("text/event-stream")
         blocks = response.text.split("\n\n")
         assert blocks.pop() == ""

@@ -37,7 +37,11 @@ def render(source: str, messages: list[Any], **options: Any) -> str:
 
 def call(arguments: Any) -> dict[str, Any]:
     function = {"name": "f", "arguments": arguments}
-    return {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function", "function": function}]}
+    return {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "c", "type": "function", "function": function}],
+    }
 
 
 TEXT_PARTS = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
@@ -45,9 +49,15 @@ TEXT_PARTS = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
 
 @pytest.mark.parametrize(
     ("source", "kind", "from_text", "from_parts"),
-    [(STRINGS, "string", "[user|Hi]", "[user|a\nb]"), (PARTS, "parts", "<Hi>", "<a><b>"), (EITHER, "parts", "=Hi", "<a><b>")],
+    [
+        (STRINGS, "string", "[user|Hi]", "[user|a\nb]"),
+        (PARTS, "parts", "<Hi>", "<a><b>"),
+        (EITHER, "parts", "=Hi", "<a><b>"),
+    ],
 )
-def test_content_is_given_as_the_template_wants_it(source: str, kind: str, from_text: str, from_parts: str) -> None:
+def test_content_is_given_as_the_template_wants_it(
+    source: str, kind: str, from_text: str, from_parts: str
+) -> None:
     assert ChatTemplate(source, {}).content_format == kind
     assert render(source, [USER]) == from_text
     assert render(source, [{"role": "user", "content": TEXT_PARTS}]) == from_parts
@@ -106,7 +116,9 @@ def test_a_truncated_tool_call_in_the_history_of_real_models(
 
 
 def test_a_template_that_cannot_take_text_arguments_is_a_client_error() -> None:
-    source = "{% for m in messages %}{% for k in m.tool_calls[0].function.arguments.items() %}{% endfor %}{% endfor %}"
+    source = (
+        "{% for m in messages %}{% for k in m.tool_calls[0].function.arguments.items() %}{% endfor %}{% endfor %}"
+    )
     with pytest.raises(RequestError, match="cannot render") as caught:
         render(source, [call("{")])
     assert caught.value.status == 400
@@ -151,9 +163,10 @@ def test_the_sandbox_holds() -> None:
 def test_helpers_and_layout_that_templates_rely_on() -> None:
     source = (
         "{% for i in range(9) %}\n    {% if i == 2 %}{% break %}{% endif %}\n{{ i }}\n{% endfor %}"
-        "{% generation %}g{% endgeneration %}{{ {'b': '<é>', 'a': 1} | tojson }}{{ strftime_now('%%') }}{{ bos_token }}"
+        "{% generation %}g{% endgeneration %}"
+        "{{ {'b': '<é>', 'a': 1} | tojson }}{{ strftime_now('%%') }}{{ bos_token }}"
     )
-    assert render(source, [USER]) == '\n0\n\n1\ng{"b": "<é>", "a": 1}%<s>'
+    assert render(source, [USER]) == '0\n1\ng{"b": "<é>", "a": 1}%<s>'
     assert render("{{ [1] | tojson(indent=1) }}", [USER]) == "[\n 1\n]"
 
 
@@ -181,15 +194,24 @@ def test_the_final_message_can_be_continued(final: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(TEMPLATES))
 def test_built_in_templates(name: str) -> None:
-    turns = [{"role": "system", "content": "SYS"}, USER, {"role": "assistant", "content": "Yo"}, {"role": "user", "content": "Go"}]
+    turns = [
+        {"role": "system", "content": "SYS"},
+        USER,
+        {"role": "assistant", "content": "Yo"},
+        {"role": "user", "content": "Go"},
+    ]
     text = render(named_template(name), turns)
-    assert [text.index(part) for part in ("SYS", "Hi", "Yo", "Go")] == sorted(text.index(p) for p in ("SYS", "Hi", "Yo", "Go"))
+    assert [text.index(part) for part in ("SYS", "Hi", "Yo", "Go")] == sorted(
+        text.index(p) for p in ("SYS", "Hi", "Yo", "Go")
+    )
     assert render(named_template(name), [USER]).count("Hi") == 1
 
 
 def test_formats_of_built_in_templates() -> None:
     turns = [{"role": "system", "content": "S"}, USER]
-    assert render(TEMPLATES["gemma-it"], turns) == "<start_of_turn>user\nS\n\nHi<end_of_turn>\n<start_of_turn>model\n"
+    assert (
+        render(TEMPLATES["gemma-it"], turns) == "<start_of_turn>user\nS\n\nHi<end_of_turn>\n<start_of_turn>model\n"
+    )
     assert render(TEMPLATES["llama-3-instruct"], [USER]) == (
         "<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
     )

@@ -97,7 +97,12 @@ def test_a_special_token_named_as_stop_string(skip: bool) -> None:
 
 
 def test_a_stop_list_of_ones_own_leaves_the_end_token_working() -> None:
-    assert fields(start(stop=("@@never@@",)).push("r", [*b"hi", EOS], STOPPED)) == ("hi", [*b"hi", EOS], 3, STOPPED)
+    assert fields(start(stop=("@@never@@",)).push("r", [*b"hi", EOS], STOPPED)) == (
+        "hi",
+        [*b"hi", EOS],
+        3,
+        STOPPED,
+    )
 
 
 def test_no_tokens_at_all() -> None:

@@ -39,7 +39,9 @@ def real(path: str) -> Tokenizer:
 
 def check_any_ids(tokenizer: Tokenizer, examples: int) -> None:
     # half of the ids come from the tokens that are bytes or markers: the interesting ones are rare otherwise
-    odd = [index for index, data in enumerate(tokenizer.vocab_bytes()) if len(data) == 1 or data[:1] > b"\x7f"][:600]
+    odd = [index for index, data in enumerate(tokenizer.vocab_bytes()) if len(data) == 1 or data[:1] > b"\x7f"][
+        :600
+    ]
     odd += sorted(tokenizer.special_ids)[:20]
     ids = st.lists(st.one_of(st.integers(0, tokenizer.vocab_size + 3), st.sampled_from(odd)), max_size=40)
 

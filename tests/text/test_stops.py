@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-import time
 
 import pytest
 from hypothesis import given, settings
@@ -45,7 +45,9 @@ def expected(text: str, stop=(), regex=(), keep=False) -> tuple[str, str | None]
     for end in range(1, len(text) + 1):
         found = [(end - len(one), 0, i, one) for i, one in enumerate(stop) if one and text[:end].endswith(one)]
         for i, pattern in enumerate(regex):
-            match = re.compile(rf"(?:{pattern})\Z" if not pattern.startswith("(?") else pattern + r"\Z").search(text[:end])
+            match = re.compile(rf"(?:{pattern})\Z" if not pattern.startswith("(?") else pattern + r"\Z").search(
+                text[:end]
+            )
             if match:
                 found.append((match.start(), 1, i, pattern))
         if found:
@@ -56,7 +58,7 @@ def expected(text: str, stop=(), regex=(), keep=False) -> tuple[str, str | None]
 
 def cut(text: str, places: list[int]) -> list[str]:
     at = sorted({min(place, len(text)) for place in places} | {0, len(text)})
-    return [text[a:b] for a, b in zip(at, at[1:], strict=False)]
+    return [text[a:b] for a, b in itertools.pairwise(at)]
 
 
 @settings(max_examples=600, deadline=None)
@@ -110,6 +112,18 @@ def test_an_expression_holds_back_only_a_match_that_is_possible() -> None:
     assert matcher.push("more") == ("", r"Answer: \d+\.")
 
 
+def test_of_matches_that_end_together_the_longest_counts() -> None:
+    assert run(["xbba"], (), ["b*a"]) == ("x", "b*a")
+    assert run(["xababc"], (), ["(?:ab)*c"]) == ("x", "(?:ab)*c")
+    assert run(["xab"], ["b", "ab"], ["xab"]) == ("", "xab")
+    assert run(["xab"], ["b", "ab"], ["a."]) == ("x", "ab")
+
+
+def test_ignoring_case() -> None:
+    assert run(["x eNd"], (), ["(?i)[D-F]N[c-e]"]) == ("x ", "(?i)[D-F]N[c-e]")
+    assert run(["ß9"], (), ["(?i)[A-Z]9"]) == ("ß9", None)
+
+
 def test_an_unbounded_expression_holds_back_one_window() -> None:
     matcher = StopMatcher((), ["a.*z"])
     shown = "".join(matcher.push(one)[0] for one in "a" + "b" * 1000)
@@ -146,6 +160,5 @@ def test_expressions_that_are_refused(pattern: str, message: str) -> None:
 
 
 def test_no_expression_takes_exponential_time() -> None:
-    began = time.perf_counter()
+    """A backtracking matcher would not come back from this."""
     assert run(["a" * 400], (), [r"(a+)+b", r"(a|aa)*c", r"a*a*a*a*d"])[1] is None
-    assert time.perf_counter() - began < 20

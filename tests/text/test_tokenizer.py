@@ -111,7 +111,9 @@ def proto(*fields: tuple[int, int, object]) -> bytes:
 
     parts = []
     for number, wire, value in fields:
-        body = {0: varint, 2: lambda data: varint(len(data)) + data, 5: lambda x: struct.pack("<f", x)}[wire](value)
+        body = {0: varint, 2: lambda data: varint(len(data)) + data, 5: lambda x: struct.pack("<f", x)}[wire](
+            value
+        )
         parts.append(varint(number << 3 | wire) + body)
     return b"".join(parts)
 
@@ -263,7 +265,10 @@ def test_pre_tokenizers_cut_as_their_families_do() -> None:
     [
         (decoders.WordPiece(), ["[UNK]", "hello", "##ing", "n", "'", "."]),
         (decoders.Metaspace(), ["▁a", "b", "▁c"]),
-        (decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]), ["<0x41>", "▁b"]),
+        (
+            decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]),
+            ["<0x41>", "▁b"],
+        ),
         (None, ["a", "b", "c"]),
     ],
 )
@@ -288,6 +293,8 @@ def test_an_unknown_decoder_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_neither_torch_nor_transformers_is_imported() -> None:
-    code = "import sys, radixlang.text.detokenize_worker; print({'torch', 'transformers', 'gguf'} & set(sys.modules))"
+    code = (
+        "import sys, radixlang.text.detokenize_worker; print({'torch', 'transformers', 'gguf'} & set(sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

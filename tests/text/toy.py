@@ -12,7 +12,15 @@ from radixlang.text.parts import TokenizerParts, frame
 from radixlang.text.pretokenizers import split_for
 from radixlang.text.token_bytes import _ALPHABET
 from radixlang.text.tokenizer import Tokenizer
-from radixlang.text.vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, byte_level_bpe, sentencepiece_bpe
+from radixlang.text.vocabulary import (
+    BYTE,
+    CONTROL,
+    NORMAL,
+    UNKNOWN,
+    USER_DEFINED,
+    byte_level_bpe,
+    sentencepiece_bpe,
+)
 
 _CHARACTER = {byte: chr(code) for code, byte in _ALPHABET.items()}
 
@@ -32,13 +40,23 @@ def byte_level(chat_template: str | None = None) -> Tokenizer:
     backend = byte_level_bpe(tokens, types, merges, split_for("smollm", "toy"))
     bos, eos = tokens.index("<s>"), tokens.index("</s>")
     frame(backend, bos, eos, True, False)
-    parts = TokenizerParts(
-        backend, "toy", bos, (eos,), True, {}, {"bos_token": "<s>", "eos_token": "</s>"}
-    )
+    parts = TokenizerParts(backend, "toy", bos, (eos,), True, {}, {"bos_token": "<s>", "eos_token": "</s>"})
     return Tokenizer(parts, chat_template)
 
 
-SP_TOKENS = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "h", "i", "▁h", "hi", "▁hi", "é"]
+SP_TOKENS = [
+    "<unk>",
+    "<s>",
+    "</s>",
+    *(f"<0x{byte:02X}>" for byte in range(256)),
+    "▁",
+    "h",
+    "i",
+    "▁h",
+    "hi",
+    "▁hi",
+    "é",
+]
 
 
 @functools.cache

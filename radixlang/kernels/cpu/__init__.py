@@ -6,11 +6,31 @@ use and kept on disk; where numba is missing, plain torch computes the same.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from radixlang.kernels.cpu.linear import CpuLinear
 
 
 @cache
 def available() -> bool:
     """Whether the compiled kernels can be used (numba is installed)."""
     return find_spec("numba") is not None
+
+
+def warm_up(layers: Iterable[CpuLinear] = ()) -> None:
+    """Compile, or load from disk, the kernels that a model with these linear layers runs.
+
+    The first time on a machine a weight format takes some seconds; later starts take milliseconds.
+    """
+    if not available():
+        return
+    from radixlang.kernels.cpu import paged, rowwise
+
+    for compiled in (rowwise.norm, rowwise.gate, rowwise.rope, paged.decode, paged.pack_keys, paged.extend):
+        compiled()
+    for layer in layers:
+        layer.prepare()

@@ -39,10 +39,10 @@ def _task(
     floats = np.array([scale, 0, softcap, 0], np.float32).view(np.int64)
     task = np.zeros(paged.TASK, np.int64)
     task[paged.Q : paged.WINDOW + 2] = (
-        q.data_ptr(), q.stride(0) * 4, q.stride(1) * 4, k_cache.data_ptr(), v_cache.data_ptr(), page * 4, token * 4,
-        head * 4, page_table.data_ptr(), page_table.stride(0) * 4, rows.data_ptr(), lengths.data_ptr(),
-        out.data_ptr(), lengths.shape[0] * heads, heads, k_cache.shape[2], size, k_cache.shape[1], floats[0], window,
-        floats[1],
+        q.data_ptr(), q.stride(0) * 4, q.stride(1) * 4, k_cache.data_ptr(), v_cache.data_ptr(), page * 4,
+        token * 4, head * 4, page_table.data_ptr(), page_table.stride(0) * 4, rows.data_ptr(), lengths.data_ptr(),
+        out.data_ptr(), lengths.shape[0] * heads, heads, k_cache.shape[2], size, k_cache.shape[1], floats[0],
+        window, floats[1],
     )  # fmt: skip
     return task
 
@@ -97,7 +97,9 @@ def extend(
     rest as in `decode`. Rows with a single new token go through `decode`, so they get the same bits as there.
     """
     if not _compiled(q, k_cache, v_cache):
-        return reference.extend(q, k_cache, v_cache, page_table, rows, query_starts, lengths, scale, window, softcap)
+        return reference.extend(
+            q, k_cache, v_cache, page_table, rows, query_starts, lengths, scale, window, softcap
+        )
     starts = query_starts.numpy().astype(np.int64)
     counts = np.diff(starts)
     single = counts == 1
@@ -116,7 +118,9 @@ def extend(
     return out
 
 
-def _extend_long(task: np.ndarray, starts: np.ndarray, counts: np.ndarray, lengths: np.ndarray, heads: int, size: int) -> None:
+def _extend_long(
+    task: np.ndarray, starts: np.ndarray, counts: np.ndarray, lengths: np.ndarray, heads: int, size: int
+) -> None:
     """Pack the rows' keys and values into panels, then multiply them with blocks of queries."""
     threads, groups = pool.threads(), int(task[paged.G])
     padded = (lengths + paged.KEYS - 1) // paged.KEYS * paged.KEYS

@@ -1,4 +1,4 @@
-"""Quantised weights as they come from a file, kept exactly: integer codes with a scale and perhaps a minimum per group.
+"""Quantised weights as they come from a file, kept exactly: codes, a scale and perhaps a minimum per group.
 
 `weight = scale · code + minimum`. Two kinds hold every common GGUF block type without requantising: "q4"
 (codes 0 … 15) and "q8" (codes -128 … 127). Knows nothing of how kernels lay them out.
@@ -41,7 +41,16 @@ class QuantBlocks:
 
 
 # Block types of the GGUF file format (ggml.h): number → (weights per block, bytes per block).
-_SIZES = {2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34), 12: (256, 144), 13: (256, 176), 14: (256, 210)}
+_SIZES = {
+    2: (32, 18),
+    3: (32, 20),
+    6: (32, 22),
+    7: (32, 24),
+    8: (32, 34),
+    12: (256, 144),
+    13: (256, 176),
+    14: (256, 210),
+}
 Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K = _SIZES
 
 
@@ -69,10 +78,10 @@ def _k_scales(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def quant_blocks_from_gguf(raw: np.ndarray, ggml_type: int, shape: tuple[int, int]) -> QuantBlocks | None:
-    """The codes of a GGUF tensor: `raw` its bytes (uint8), `shape` (N, K). None for a type without exact codes here."""
+    """The codes of a GGUF tensor: `raw` its bytes (uint8), `shape` (N, K); None for a type without exact codes."""
     if ggml_type not in _SIZES:
         return None
-    per_block, size = _SIZES[ggml_type]
+    size = _SIZES[ggml_type][1]
     blocks = np.ascontiguousarray(raw).reshape(-1).view(np.uint8).reshape(-1, size)
     kind, group, mins = "q8", 32, None
     if ggml_type == Q4_0:
@@ -101,11 +110,19 @@ def quant_blocks_from_gguf(raw: np.ndarray, ggml_type: int, shape: tuple[int, in
         codes, mins = (low | high).view(np.int8), -mins
     else:  # Q6_K: each half of 128 weights takes 64 bytes of nibbles and 32 of bit pairs
         group = 16
-        low = _nibbles(blocks[:, :128].reshape(-1, 2, 64)).reshape(-1, 2, 4, 32)
-        pairs = blocks[:, 128:192].reshape(-1, 2, 1, 32) >> np.array([0, 2, 4, 6], np.uint8)[None, None, :, None] & 3
-        codes = (low | pairs << 4).view(np.int8) - np.int8(32)
+        nibbles = _nibbles(blocks[:, :128].reshape(-1, 2, 64)).reshape(-1, 2, 4, 32)
+        pairs = (
+            blocks[:, 128:192].reshape(-1, 2, 1, 32) >> np.array([0, 2, 4, 6], np.uint8)[None, None, :, None] & 3
+        )
+        codes = (nibbles | pairs << 4).view(np.int8) - np.int8(32)
         scales = _half(blocks, 208) * blocks[:, 192:208].view(np.int8).astype(np.float32)
     rows, columns = shape
-    as_tensor = [None if a is None else torch.from_numpy(np.ascontiguousarray(a).reshape(rows, -1)) for a in (codes, scales, mins)]
-    assert as_tensor[0] is not None and as_tensor[1] is not None and as_tensor[0].shape[1] == columns
+    as_tensor = [
+        None if a is None else torch.from_numpy(np.ascontiguousarray(a).reshape(rows, -1))
+        for a in (codes, scales, mins)
+    ]
+    assert as_tensor[0] is not None
+    assert as_tensor[1] is not None
+    if as_tensor[0].shape[1] != columns:
+        raise ValueError(f"A tensor of shape {shape} cannot have {raw.nbytes} bytes of block type {ggml_type}.")
     return QuantBlocks(kind, as_tensor[0], as_tensor[1], as_tensor[2], group)

@@ -1,4 +1,4 @@
-"""The small operations around the matrix products, few and fused: norms, gated activation, rotary with cache write.
+"""The small operations around the matrix products, fused: norms, gated activation, rotary with cache write.
 
 At one row a torch operation costs more to start than to compute; each of these is one call. Float32 inputs with
 sizes that are multiples of sixteen run compiled kernels, everything else plain torch. Must not know models.
@@ -34,11 +34,13 @@ def _plain(x: torch.Tensor) -> bool:
     return available() and x.dtype == torch.float32 and x.dim() == 2 and x.stride(1) == 1
 
 
-def _norm(x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float, offset: float) -> torch.Tensor:
+def _norm(
+    x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float, offset: float
+) -> torch.Tensor:
     out = torch.empty(x.shape)
     task = np.zeros(rowwise.TASK, np.int64)
     floats = _float_pair(eps, offset)
-    task[[rowwise.X, rowwise.X_STRIDE, rowwise.SIZE, rowwise.OUT, rowwise.RESIDUAL, rowwise.WEIGHT, rowwise.EPS, rowwise.OFFSET]] = (
+    task[rowwise.X : rowwise.OFFSET + 1] = (
         x.data_ptr(), x.stride(0) * 4, x.shape[1], out.data_ptr(), 0 if residual is None else residual.data_ptr(),
         weight.data_ptr(), floats[0], floats[1],
     )  # fmt: skip
@@ -71,10 +73,8 @@ def gated(gate_up: torch.Tensor, activation: str = "silu") -> torch.Tensor:
         return reference.gated(gate_up, activation)
     out = torch.empty(gate_up.shape[0], size)
     task = np.zeros(rowwise.TASK, np.int64)
-    task[[rowwise.X, rowwise.X_STRIDE, rowwise.SIZE, rowwise.OUT, rowwise.ACTIVATION]] = (
-        gate_up.data_ptr(), gate_up.stride(0) * 4, size, out.data_ptr(),
-        rowwise.SILU if activation == "silu" else rowwise.GELU_TANH,
-    )  # fmt: skip
+    task[rowwise.X : rowwise.OUT + 1] = gate_up.data_ptr(), gate_up.stride(0) * 4, size, out.data_ptr()
+    task[rowwise.ACTIVATION] = rowwise.SILU if activation == "silu" else rowwise.GELU_TANH
     _run(rowwise.gate, task, out.shape[0], out.numel())
     return out
 
@@ -97,15 +97,19 @@ def rope_and_store(
     """Rotate q and k (after their per-head norms, if given), write k and v to the cache, return q `[T, heads, D]`.
 
     `qkv` float32 `[T, (heads + 2·kv_heads)·D]` is overwritten; `cos`, `sin` float32 `[positions, R/2]` for the
-    first R dimensions of a head, halves convention; `positions` and `slots` `[T]` integers. Slots of one call differ,
-    except that padded tokens may share the sink page, whose content nobody reads.
+    first R dimensions of a head, halves convention; `positions` and `slots` `[T]` integers. Slots of one call
+    differ, except that padded tokens may share the sink page, whose content nobody reads.
     """
     tokens, half = qkv.shape[0], cos.shape[1]
     size = qkv.shape[1] // (heads + 2 * kv_heads)
     positions, slots = positions.long(), slots.long()
     norms = [n for n in (q_norm, k_norm) if n is not None]
     kinds = {t.dtype for t in (k_cache, v_cache, cos, sin, *norms)}
-    layout = k_cache.stride() == v_cache.stride() and k_cache.stride(3) == 1 and cos.stride() == sin.stride() == (half, 1)
+    layout = (
+        k_cache.stride() == v_cache.stride()
+        and k_cache.stride(3) == 1
+        and cos.stride() == sin.stride() == (half, 1)
+    )
     if not _plain(qkv) or size % 16 or half % 16 or kinds != {torch.float32} or not layout:
         q, k, v = qkv.view(tokens, -1, size).split((heads, kv_heads, kv_heads), 1)
         q = q if q_norm is None else reference.rms_norm(q, q_norm, eps, offset)
@@ -118,11 +122,12 @@ def rope_and_store(
     q = torch.empty(tokens, heads, size)
     page_stride, token_stride, head_stride, _ = k_cache.stride()
     task = np.zeros(rowwise.TASK, np.int64)
-    task[[rowwise.X, rowwise.X_STRIDE, rowwise.SIZE, rowwise.OUT]] = qkv.data_ptr(), qkv.stride(0) * 4, size, q.data_ptr()
-    task[[rowwise.EPS, rowwise.OFFSET]] = _float_pair(eps, offset)
+    task[rowwise.X : rowwise.OUT + 1] = qkv.data_ptr(), qkv.stride(0) * 4, size, q.data_ptr()
+    task[rowwise.EPS : rowwise.OFFSET + 1] = _float_pair(eps, offset)
     task[rowwise.COS : rowwise.K_NORM + 1] = (
         cos.data_ptr(), sin.data_ptr(), half * 4, positions.data_ptr(), slots.data_ptr(), k_cache.data_ptr(),
-        v_cache.data_ptr(), page_stride * 4, token_stride * 4, head_stride * 4, k_cache.shape[1], heads, kv_heads, half,
+        v_cache.data_ptr(), page_stride * 4, token_stride * 4, head_stride * 4, k_cache.shape[1], heads, kv_heads,
+        half,
         0 if q_norm is None else q_norm.data_ptr(), 0 if k_norm is None else k_norm.data_ptr(),
     )  # fmt: skip
     _run(rowwise.rope, task, tokens, qkv.numel())

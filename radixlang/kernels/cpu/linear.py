@@ -1,9 +1,9 @@
 """Linear layers on the CPU with weights kept as they were stored: 4-bit, 8-bit, bfloat16 or float32.
 
 `pack` and `concat` bring weights into the panels of `tiles.py`; a `CpuLinear` multiplies by them. Activations
-and sums are float32, so the only difference from a float32 product is its rounding, and a row's result is the
-same bits whatever other rows are in the batch. Where numba is missing, weights are held as float32 for torch.
-Must not know models.
+and sums are float32, so the only difference from a float32 product is its rounding; with `integer` activations
+are rounded to 16 bits instead, for speed. Either way a row's result is the same bits whatever other rows are in
+the batch. Where numba is missing, weights are held as float32 for torch. Must not know models.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from radixlang.kernels.cpu import available, pool
 from radixlang.kernels.cpu.blocks import QuantBlocks
 
 if available():
-    from radixlang.kernels.cpu import tiles
+    from radixlang.kernels.cpu import tiles, tiles16
 
 Weight = torch.Tensor | QuantBlocks
 
@@ -51,7 +51,11 @@ def _exact_in_half(blocks: QuantBlocks) -> bool:
 
 def _pack_blocks(blocks: QuantBlocks) -> _Part | None:
     """Packed codes; None if no format fits (the caller then keeps float32)."""
-    wanted = {(blocks.kind, blocks.group, half, blocks.mins is not None) for half in (True, False) if not half or _exact_in_half(blocks)}
+    wanted = {
+        (blocks.kind, blocks.group, half, blocks.mins is not None)
+        for half in (True, False)
+        if not half or _exact_in_half(blocks)
+    }
     forms = [i for i, f in enumerate(tiles.FORMATS) if (f.kind, f.group, f.half, f.minimum) in wanted]
     if not forms:
         return None
@@ -66,7 +70,9 @@ def _pack_blocks(blocks: QuantBlocks) -> _Part | None:
     pieces = [_bytes(codes).flatten(2)]
     for scales in (blocks.scales, blocks.mins):
         if scales is not None:
-            pieces.append(_bytes(_panels(scales).transpose(1, 2).to(torch.float16 if form.half else torch.float32)))
+            pieces.append(
+                _bytes(_panels(scales).transpose(1, 2).to(torch.float16 if form.half else torch.float32))
+            )
     return _Part(forms[0], blocks.shape[0], torch.cat(pieces, 2))
 
 
@@ -81,15 +87,20 @@ def _pack_tensor(weight: torch.Tensor) -> _Part:
 
 
 class CpuLinear:
-    """`y = x @ weight.T + bias`, weights packed. Made by `pack` or `concat`; safe to call from several threads."""
+    """`y = x @ weight.T + bias`, weights packed. Made by `pack` or `concat`; safe to call from several threads.
 
-    def __init__(self, weights: Sequence[Weight], bias: torch.Tensor | None) -> None:
+    `integer`, which may be changed at any time, rounds activations to 16 bits where weights are quantised: see
+    `tiles16.py`.
+    """
+
+    def __init__(self, weights: Sequence[Weight], bias: torch.Tensor | None, integer: bool) -> None:
         shapes = [tuple(w.shape) for w in weights]
         self.in_features = shapes[0][1]
         self.out_features = sum(n for n, _ in shapes)
         self.bias = None if bias is None else bias.float()
         self._parts: list[_Part] = []
         self._dense: torch.Tensor | None = None
+        self.integer = integer
         if any(k != self.in_features for _, k in shapes):
             raise ValueError(f"Weights of one layer must share their inputs, got shapes {shapes}.")
         if not available():
@@ -100,7 +111,9 @@ class CpuLinear:
             if part is None:
                 part = _pack_tensor(weight.dequantize() if isinstance(weight, QuantBlocks) else weight)
             self._parts.append(part)
-        padded = self._padded = sum(p.outputs for p in self._parts[:-1]) + self._parts[-1].data.shape[0] * tiles.PANEL
+        padded = self._padded = (
+            sum(p.outputs for p in self._parts[:-1]) + self._parts[-1].data.shape[0] * tiles.PANEL
+        )
         self._bias = None if self.bias is None else F.pad(self.bias, (0, padded - self.out_features))
         self._scratch_floats = tiles.BLOCK * (self.in_features + 4)
 
@@ -121,24 +134,42 @@ class CpuLinear:
 
     def _run(self, x: torch.Tensor, out: torch.Tensor) -> None:
         threads, count = pool.threads(), x.shape[0]
-        scratch = torch.empty(threads, self._scratch_floats) if count >= tiles.MANY else None
-        scratch_at = 0 if scratch is None else scratch.data_ptr()
+        many = count >= min(tiles.MANY, tiles16.MANY)
+        scratch = torch.empty(threads, self._scratch_floats) if many else None
         bias_at = 0 if self._bias is None else self._bias.data_ptr()
         begin = 0
         # A part's last block may spill into the next part's columns; the next part, run later, overwrites that.
         for part in self._parts:
             panels, groups, size = part.data.shape
             blocks = panels // 4
+            packed = None
+            if self._by_integers(part):
+                record = tiles16.record_bytes(tiles.FORMATS[part.form].group) * groups
+                packed = torch.empty(max(threads, count), record, dtype=torch.uint8)
             task = np.array(
                 [
-                    0, 0, x.data_ptr(), x.stride(0) * 4, count, part.data.data_ptr(), groups * size, groups, blocks,
-                    out.data_ptr() + begin * 4, out.stride(0) * 4, bias_at + begin * 4 if bias_at else 0,
-                    scratch_at, self._scratch_floats * 4, min(blocks, threads * 8),
+                    0, 0, x.data_ptr(), x.stride(0) * 4, count, part.data.data_ptr(), groups * size, groups,
+                    blocks, out.data_ptr() + begin * 4, out.stride(0) * 4, bias_at + begin * 4 if bias_at else 0,
+                    0 if scratch is None else scratch.data_ptr(), self._scratch_floats * 4,
+                    min(blocks, threads * 8), 0, 0 if packed is None else packed.data_ptr(),
+                    pool.barrier_address(), threads,
                 ],
                 np.int64,
             )  # fmt: skip
-            pool.run(tiles.LINEAR[part.form](), task.ctypes.data, threads)
+            pool.run(self._kernel(part), task.ctypes.data, threads)
             begin += part.outputs
+
+    def _by_integers(self, part: _Part) -> bool:
+        return self.integer and tiles16.SUPPORTED and part.form in tiles16.LINEAR
+
+    def _kernel(self, part: _Part) -> int:
+        """Address of the part's kernel, compiled now if it has not been."""
+        return (tiles16 if self._by_integers(part) else tiles).LINEAR[part.form]()
+
+    def prepare(self) -> None:
+        """Compile or load the kernels this layer runs."""
+        for part in self._parts:
+            self._kernel(part)
 
     def embedding(self, ids: torch.Tensor) -> torch.Tensor:
         """Rows of the weight: ids int64 [T] → float32 [T, in_features]."""
@@ -180,7 +211,9 @@ def _rows(part: _Part, ids: torch.Tensor) -> torch.Tensor:
         return region.gather(3, pick.expand(-1, region.shape[1], region.shape[2], 1))[..., 0]
 
     if form.kind in ("f32", "bf16"):
-        return lanes(0, form.code_bytes, torch.float32 if form.kind == "f32" else torch.bfloat16).float().flatten(1)
+        return (
+            lanes(0, form.code_bytes, torch.float32 if form.kind == "f32" else torch.bfloat16).float().flatten(1)
+        )
     if form.kind == "q4":
         words = lanes(0, form.code_bytes, torch.int32)
         codes = torch.stack([words >> 4 * j & 15 for j in range(8)], 2).flatten(2).float()
@@ -212,11 +245,14 @@ def _merged(weights: Sequence[Weight]) -> list[Weight]:
     return out
 
 
-def pack(weight: Weight, bias: torch.Tensor | None = None) -> CpuLinear:
-    """A layer from one matrix [N, K]: float32, bfloat16, float16 (becomes float32) or quantised blocks."""
-    return CpuLinear([weight], bias)
+def pack(weight: Weight, bias: torch.Tensor | None = None, integer: bool = False) -> CpuLinear:
+    """A layer from one matrix [N, K]: float32, bfloat16, float16 (becomes float32) or quantised blocks.
+
+    `integer`: 16-bit activations, about twice as fast as float32 from eight rows on, accurate to 2⁻¹⁶.
+    """
+    return CpuLinear([weight], bias, integer)
 
 
-def concat(weights: Sequence[Weight], bias: torch.Tensor | None = None) -> CpuLinear:
-    """One layer whose outputs are those of several matrices, one after another (fused q, k, v); kinds may differ."""
-    return CpuLinear(weights, bias)
+def concat(weights: Sequence[Weight], bias: torch.Tensor | None = None, integer: bool = False) -> CpuLinear:
+    """One layer whose outputs are those of several matrices in a row (fused q, k, v); kinds may differ."""
+    return CpuLinear(weights, bias, integer)

@@ -1,4 +1,4 @@
-"""The attention kernels behind `attention.py`: one query over a row's pages, and blocks of queries over packed keys.
+"""The kernels behind `attention.py`: one query over a row's pages, and blocks of queries over packed keys.
 
 Tasks are int64 arrays of addresses, strides in bytes and sizes, named below. Float32 only; head sizes are
 multiples of sixteen. Knows nothing of torch.
@@ -43,7 +43,7 @@ KEYS = 32
 
 @kernel
 def _softmax(scores, low, high, padded, softcap, scale):  # type: ignore[no-untyped-def]
-    """Exponentials of scores `low … high-1` in place, zeros elsewhere up to `padded` (a multiple of 16); their sum."""
+    """Exponentials of scores `low … high-1` in place, zeros elsewhere up to `padded` (by 16); their sum."""
     start = low // 16 * 16
     if softcap > 0:
         one, double = vsplat(1.0), vsplat(2 * scale / softcap)
@@ -149,7 +149,7 @@ def decode(task):  # type: ignore[no-untyped-def]
 
 @entry
 def pack_keys(task):  # type: ignore[no-untyped-def]
-    """Items are (row, kv head, 32 keys): keys to `[keys/16, D, 16]`, values to `[D/16, keys, 16]` of the row's area.
+    """Items are (row, kv head, 32 keys): keys to `[keys/16, D, 16]`, values to `[D/16, keys, 16]` of its area.
 
     `BLOCKS` is an int64 table [rows, 3]: where the row's area starts (address), its padded keys, items before it.
     """
@@ -199,8 +199,8 @@ def _product(x, x_stride, count, w, panel_bytes, groups, out, out_stride):  # ty
         for m in range(0, count, 4):
             for p in range(2):
                 tile(
-                    0, 4, 1, x + m * x_stride, x_stride, min(4, count - m), w + p * panel_bytes, panel_bytes, groups,
-                    out + m * out_stride + 64 * p, out_stride,
+                    0, 4, 1, x + m * x_stride, x_stride, min(4, count - m), w + p * panel_bytes, panel_bytes,
+                    groups, out + m * out_stride + 64 * p, out_stride,
                 )  # fmt: skip
 
 
@@ -215,12 +215,16 @@ def _narrow_product(x, x_stride, count, w, panel_bytes, groups, out, out_stride)
 
 @entry
 def extend(task):  # type: ignore[no-untyped-def]
-    """Items are (block of 8 queries, head), blocks listed in `PACKED_AT` as int64 [blocks, 4]: row, first token of the
-    block, its queries, keys the first query may see."""
+    """Items are (block of 8 queries, head), blocks listed in `PACKED_AT` as int64 [blocks, 4]: row, first token
+    of the block, its queries, keys the first query may see."""
     thread = fetch_add(task, 1)
     heads, groups, size = load_i64(task + 8 * H), load_i64(task + 8 * G), load_i64(task + 8 * D)
     items, window, blocks = load_i64(task + 8 * ITEMS), load_i64(task + 8 * WINDOW), load_i64(task + 8 * BLOCKS)
-    q_token, scale, softcap = load_i64(task + 8 * Q_TOKEN), load_f32(task + 8 * SCALE), load_f32(task + 8 * SOFTCAP)
+    q_token, scale, softcap = (
+        load_i64(task + 8 * Q_TOKEN),
+        load_f32(task + 8 * SCALE),
+        load_f32(task + 8 * SOFTCAP),
+    )
     stride = load_i64(task + 8 * SCRATCH_STRIDE)
     scores = load_i64(task + 8 * SCRATCH) + thread * stride
     score_row = stride // QUERIES
@@ -230,7 +234,12 @@ def extend(task):  # type: ignore[no-untyped-def]
             break
         block = load_i64(task + 8 * PACKED_AT) + 32 * (item // heads)
         head = item % heads
-        row, token, count, visible = load_i64(block), load_i64(block + 8), load_i64(block + 16), load_i64(block + 24)
+        row, token, count, visible = (
+            load_i64(block),
+            load_i64(block + 8),
+            load_i64(block + 16),
+            load_i64(block + 24),
+        )
         area, padded = load_i64(blocks + 24 * row), load_i64(blocks + 24 * row + 8)
         keys = area + head * groups // heads * 2 * padded * size * 4
         values = keys + padded * size * 4
@@ -240,7 +249,16 @@ def extend(task):  # type: ignore[no-untyped-def]
         begin = max(0, visible - window) // KEYS * KEYS if window > 0 else 0
         end = (visible + count - 1 + KEYS - 1) // KEYS * KEYS
         for key in range(begin, end, KEYS):
-            _product(q, q_token, count, keys + key * size * 4, size * 64, size // 4, scores + 4 * (key - begin), score_row)
+            _product(
+                q,
+                q_token,
+                count,
+                keys + key * size * 4,
+                size * 64,
+                size // 4,
+                scores + 4 * (key - begin),
+                score_row,
+            )
         for i in range(count):
             line = scores + i * score_row
             low = max(begin, visible + i - window) if window > 0 else 0
@@ -250,11 +268,11 @@ def extend(task):  # type: ignore[no-untyped-def]
         for d in range(0, size, 32):
             if size - d >= 32:
                 _product(
-                    scores, score_row, count, values + (d * padded + begin * 16) * 4, padded * 64, (end - begin) // 4,
-                    out + 4 * d, heads * size * 4,
+                    scores, score_row, count, values + (d * padded + begin * 16) * 4, padded * 64,
+                    (end - begin) // 4, out + 4 * d, heads * size * 4,
                 )  # fmt: skip
             else:
                 _narrow_product(
-                    scores, score_row, count, values + (d * padded + begin * 16) * 4, padded * 64, (end - begin) // 4,
-                    out + 4 * d, heads * size * 4,
+                    scores, score_row, count, values + (d * padded + begin * 16) * 4, padded * 64,
+                    (end - begin) // 4, out + 4 * d, heads * size * 4,
                 )  # fmt: skip

@@ -14,7 +14,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, offset: float = 
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotary embedding, halves convention: x [T, heads, D], cos and sin [T, R/2]; dimensions past R pass through."""
+    """Rotary embedding by halves: x [T, heads, D], cos and sin [T, R/2]; dimensions past R pass through."""
     half = cos.shape[-1]
     first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
     c, s = cos[:, None], sin[:, None]

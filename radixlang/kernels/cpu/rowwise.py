@@ -28,8 +28,9 @@ from radixlang.kernels.cpu.simd import (
 )
 
 # fmt: off
-NEXT, X, X_STRIDE, COUNT, CHUNKS, SIZE, OUT, RESIDUAL, WEIGHT, EPS, OFFSET, ACTIVATION = range(1, 13)
-(COS, SIN, ANGLES, POSITIONS, SLOTS, K, V, PAGE, TOKEN, HEAD, PAGE_SIZE, HEADS, GROUPS, HALF, Q_NORM, K_NORM) = range(13, 29)
+NEXT, COUNT, CHUNKS, X, X_STRIDE, SIZE, OUT, RESIDUAL, WEIGHT, EPS, OFFSET, ACTIVATION = range(1, 13)
+(COS, SIN, ANGLES, POSITIONS, SLOTS, K, V, PAGE, TOKEN, HEAD, PAGE_SIZE, HEADS, GROUPS, HALF, Q_NORM,
+ K_NORM) = range(13, 29)
 # fmt: on
 TASK = 32
 SILU, GELU_TANH = 0, 1
@@ -94,7 +95,7 @@ def _rope_row(task, i):  # type: ignore[no-untyped-def]
     q_norm, k_norm = load_i64(task + 8 * Q_NORM), load_i64(task + 8 * K_NORM)
     eps, offset = load_f32(task + 8 * EPS), load_f32(task + 8 * OFFSET)
     out = load_i64(task + 8 * OUT) + i * heads * size * 4
-    for head in range(heads):
+    for _ in range(heads):
         if q_norm != 0:
             _normalise(x, x, size, q_norm, eps, offset)
         _turn(x, out, cos, sin, half, size)

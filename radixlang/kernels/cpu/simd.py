@@ -7,14 +7,23 @@ registers. Knows nothing of weights or attention.
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import math
+import os
+import threading
+from pathlib import Path
 from typing import Any
 
 import numba
 from llvmlite import ir
 from numba.core import types
 from numba.core.datamodel import models, register_default
-from numba.extending import intrinsic
+from numba.extending import intrinsic as _intrinsic
+
+# numba rewrites these signatures (the typing context disappears), which no type checker can know.
+intrinsic: Any = _intrinsic
+config: Any = numba.config
 
 LANES = 16
 F32, I32, I64, I8 = ir.FloatType(), ir.IntType(32), ir.IntType(64), ir.IntType(8)
@@ -54,7 +63,9 @@ def splat(builder: Any, scalar: Any, lanes: int = LANES) -> Any:
     """IR: a scalar in every lane."""
     kind = ir.VectorType(scalar.type, lanes)
     one = builder.insert_element(ir.Constant(kind, ir.Undefined), scalar, ir.Constant(I32, 0))
-    return builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), ir.Constant(ir.VectorType(I32, lanes), [0] * lanes))
+    return builder.shuffle_vector(
+        one, ir.Constant(kind, ir.Undefined), ir.Constant(ir.VectorType(I32, lanes), [0] * lanes)
+    )
 
 
 def const(kind: Any, value: Any) -> Any:
@@ -116,9 +127,7 @@ def fetch_add(typingctx, address, value):  # type: ignore[no-untyped-def]
 def call_address(typingctx, address):  # type: ignore[no-untyped-def]
     """Call the C function `void f(void)` at `address`."""
     kind = ir.FunctionType(ir.VoidType(), [])
-    return _emit(
-        types.void(types.int64), lambda b, a: b.call(b.inttoptr(a, kind.as_pointer()), []) and None
-    )
+    return _emit(types.void(types.int64), lambda b, a: b.call(b.inttoptr(a, kind.as_pointer()), []) and None)
 
 
 @intrinsic
@@ -233,23 +242,43 @@ def vexp(typingctx, a):  # type: ignore[no-untyped-def]
 
 
 def kernel(function: Any) -> Any:
-    """Compile `f(task: int64, thread: int64, threads: int64)` for use by other kernels, without bounds checks."""
-    return numba.njit(cache=True, nogil=True, error_model="numpy", boundscheck=False)(function)
+    """Compile a function for use by `entry` functions, without bounds checks."""
+    return numba.njit(nogil=True, error_model="numpy", boundscheck=False)(function)
 
 
 _SIGNATURE = types.void(types.int64)
+_compiling = threading.Lock()
+
+
+@functools.cache
+def _cache_folder() -> str:
+    """Where compiled kernels are kept: named after the sources, since numba itself watches one file only."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    base = config.CACHE_DIR or Path(home) / "radixlang" / "kernels"
+    return str(Path(base) / digest.hexdigest()[:16])
 
 
 def entry(function: Any) -> Any:
     """Compile `f(task: int64)`, a function every thread of a `pool.run` calls; its machine code is kept on disk.
 
-    Returns a function that compiles on its first call and then gives the code's address.
+    Returns a function that compiles (or loads) on its first call and then gives the code's address.
     """
     compiled: list[Any] = []
 
     def address() -> int:
         if not compiled:
-            compiled.append(numba.cfunc(_SIGNATURE, cache=True)(function))
+            with _compiling:
+                before = config.CACHE_DIR
+                config.CACHE_DIR = _cache_folder()
+                try:
+                    compiled.append(numba.cfunc(_SIGNATURE, cache=True)(function))
+                except RuntimeError:  # no folder can be written to: compile for this process only
+                    compiled.append(numba.cfunc(_SIGNATURE)(function))
+                finally:
+                    config.CACHE_DIR = before
         return compiled[0].address
 
     return address

@@ -1,4 +1,4 @@
-"""Matrix product with packed weights: activations [M, K] float32 times weights of any `Format`, dequantised in registers.
+"""Matrix product with packed weights: float32 activations times weights of any `Format`, dequantised in registers.
 
 Weights lie in *panels* of 16 output channels: for every group of inputs first the codes (16 channels of one
 input side by side, so a vector's lanes are channels), then the group's scales and minima. A *tile* multiplies
@@ -13,7 +13,7 @@ Knows nothing of torch or files; `linear.py` does the packing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,10 +22,22 @@ import numba
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
 from radixlang.kernels.cpu import simd
-from radixlang.kernels.cpu.simd import F32, I8, I64, VF, VI, entry, fetch_add, kernel, load_f32, load_i64, store_f32
+from radixlang.kernels.cpu.simd import (
+    F32,
+    I8,
+    I64,
+    VF,
+    VI,
+    entry,
+    fetch_add,
+    intrinsic,
+    kernel,
+    load_f32,
+    load_i64,
+    store_f32,
+)
 
 PANEL = simd.LANES
 BLOCK = 4 * PANEL
@@ -71,8 +83,8 @@ FORMATS = (
 
 def _wide() -> bool:
     """Whether 512-bit registers are really used: LLVM splits them on the Intel parts that slow down with them."""
-    name = numba.config.CPU_NAME or llvmlite.binding.get_host_cpu_name()
-    features = numba.config.CPU_FEATURES
+    name = simd.config.CPU_NAME or llvmlite.binding.get_host_cpu_name()
+    features = simd.config.CPU_FEATURES
     has = "+avx512f" in features if features else bool(llvmlite.binding.get_host_cpu_features().get("avx512f"))
     return name.startswith("znver") and name not in ("znver1", "znver2", "znver3") and has
 
@@ -85,8 +97,8 @@ MANY = 24 if WIDE else 16
 """From this many rows weights are first written out as float32, a block at a time."""
 
 
-def _weights(b: Any, form: Format, base: Any, use: Callable[[int, Any], None]) -> None:
-    """IR: for each input of the group at address `base`, in order, call `use(input, weight vector)`."""
+def _weights(b: Any, form: Format, base: Any) -> Iterator[Any]:
+    """IR: the weight vector of each input of the group at address `base`, in order, emitted as it is asked for."""
 
     def at(offset: int) -> Any:
         return b.add(base, ir.Constant(I64, offset))
@@ -98,12 +110,12 @@ def _weights(b: Any, form: Format, base: Any, use: Callable[[int, Any], None]) -
 
     if form.kind == "f32":
         for k in range(form.group):
-            use(k, simd.load_as(b, at(k * 64), VF))
+            yield simd.load_as(b, at(k * 64), VF)
         return
     if form.kind == "bf16":
         for k in range(form.group):
             half = simd.load_as(b, at(k * 32), ir.VectorType(ir.IntType(16), PANEL), 2)
-            use(k, b.bitcast(b.shl(b.zext(half, VI), simd.const(VI, 16)), VF))
+            yield b.bitcast(b.shl(b.zext(half, VI), simd.const(VI, 16)), VF)
         return
     scale = scales(form.code_bytes)
     minimum = scales(form.code_bytes + form.scale_bytes) if form.minimum else None
@@ -114,7 +126,7 @@ def _weights(b: Any, form: Format, base: Any, use: Callable[[int, Any], None]) -
     if form.kind == "q8":
         for k in range(form.group):
             code = b.sitofp(b.sext(simd.load_as(b, at(k * PANEL), ir.VectorType(I8, PANEL), 1), VI), VF)
-            use(k, value(code, scale))
+            yield value(code, scale)
         return
     # Input 4j + w is nibble j of word w. Masking leaves code · 16^j, an exact float, and the scale takes the
     # 16^-j, exact as well: no shift is needed. Nibble 7 would be the sign, so it is shifted down.
@@ -127,14 +139,14 @@ def _weights(b: Any, form: Format, base: Any, use: Callable[[int, Any], None]) -
                 code = b.lshr(word, simd.const(VI, 28))
             else:
                 code = b.and_(word, simd.const(VI, 0xF << 4 * j))
-            use(words * j + w, value(b.sitofp(code, VF), factor))
+            yield value(b.sitofp(code, VF), factor)
 
 
 @intrinsic(prefer_literal=True)
 def tile(typingctx, form, rows, panels, x, x_stride, count, w, panel_bytes, groups, out, out_stride):  # type: ignore[no-untyped-def]
-    """`out[0:count, 0:16·panels] = x[0:count] @ weights`; literal `form`, `rows` ≥ count, `panels`; strides in bytes.
+    """`out[0:count, 0:16·panels] = x[0:count] @ weights`; literal `form`, `rows` ≥ count, `panels`.
 
-    Rows past `count` repeat the last one.
+    Strides are in bytes. Rows past `count` repeat the last one.
     """
     what, height, width = FORMATS[form.literal_value], rows.literal_value, panels.literal_value
 
@@ -152,15 +164,15 @@ def tile(typingctx, form, rows, panels, x, x_stride, count, w, panel_bytes, grou
             start = b.mul(loop.index, ir.Constant(I64, what.group * 4))
             base = b.add(w, b.mul(loop.index, ir.Constant(I64, what.group_bytes)))
             at = [b.add(source, start) for source in sources]
-            def multiply(k: int, p: int, weight: Any) -> None:
+            # All panels of one input together, or LLVM would keep every input's activations at hand and spill.
+            streams = [
+                _weights(b, what, b.add(base, b.mul(panel_bytes, ir.Constant(I64, p)))) for p in range(width)
+            ]
+            for k, vectors in enumerate(zip(*streams, strict=True)):
                 for m in range(height):
-                    scalar = simd.load_as(b, b.add(at[m], ir.Constant(I64, 4 * k)), F32)
-                    place = sums[m][p]
-                    b.store(simd.fma(b, simd.splat(b, scalar), weight, b.load(place)), place)
-
-            for p in range(width):
-                panel = b.add(base, b.mul(panel_bytes, ir.Constant(I64, p)))
-                _weights(b, what, panel, lambda k, weight, p=p: multiply(k, p, weight))
+                    scalar = simd.splat(b, simd.load_as(b, b.add(at[m], ir.Constant(I64, 4 * k)), F32))
+                    for place, weight in zip(sums[m], vectors, strict=True):
+                        b.store(simd.fma(b, scalar, weight, b.load(place)), place)
         for m in range(height):
             target = b.add(out, b.mul(index[m], out_stride))
             for p in range(width):
@@ -181,17 +193,17 @@ def unpack(typingctx, form, w, groups, out):  # type: ignore[no-untyped-def]
             base = b.add(w, b.mul(loop.index, ir.Constant(I64, what.group_bytes)))
             target = b.add(out, b.mul(loop.index, ir.Constant(I64, what.group * 64)))
 
-            def write(k: int, weight: Any) -> None:
+            for k, weight in enumerate(_weights(b, what, base)):
                 simd.store_as(b, weight, b.add(target, ir.Constant(I64, 64 * k)))
-
-            _weights(b, what, base, write)
         return context.get_dummy_value()
 
     return types.void(form, types.int64, types.int64, types.int64), codegen
 
 
 # A task is an int64 array; slot 0 is the kernel's own (thread numbers), slot 1 the next chunk of work.
-NEXT, X, X_STRIDE, M, W, PANEL_BYTES, GROUPS, BLOCKS, OUT, OUT_STRIDE, BIAS, SCRATCH, SCRATCH_STRIDE, CHUNKS = range(1, 15)
+NEXT, X, X_STRIDE, M, W, PANEL_BYTES, GROUPS, BLOCKS, OUT, OUT_STRIDE, BIAS, SCRATCH, SCRATCH_STRIDE, CHUNKS = (
+    range(1, 15)
+)
 TASK = 16
 
 
@@ -210,7 +222,9 @@ def _few(form, x, x_stride, count, w, panel_bytes, groups, out, out_stride):  # 
     while m < count:
         left = count - m
         if left == 1:
-            tile(form, 1, 4, x + m * x_stride, x_stride, 1, w, panel_bytes, groups, out + m * out_stride, out_stride)
+            tile(
+                form, 1, 4, x + m * x_stride, x_stride, 1, w, panel_bytes, groups, out + m * out_stride, out_stride
+            )
             m += 1
         elif left == 2:
             for p in range(0, 4, 2):

@@ -11,17 +11,16 @@ import uuid
 from collections.abc import AsyncGenerator
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from radixlang.errors import RadixLangError, RequestError
-from radixlang.log import get_logger
+from radixlang.errors import RequestError
 from radixlang.server.hub import Hub
 from radixlang.server.openai.protocol import (
     GRAMMAR,
     ChatBody,
     Message,
-    check_top_logprobs,
     dress,
     finish_of,
     sampling_of,
@@ -32,66 +31,28 @@ from radixlang.server.sse import EventStream
 from radixlang.server.stream import GenerateRequest, Stream, TokenLogprobs
 from radixlang.server.web import Server, count_tokens, json_response
 
-log = get_logger(__name__)
-ROLES = ("system", "developer", "user", "assistant", "tool", "function")
-
 
 def template_messages(messages: list[Message]) -> list[dict[str, Any]]:
-    """Messages as chat templates take them: string contents, tool arguments as objects where they are some.
+    """Messages as plain dictionaries for the chat template.
 
     Raises:
-        RequestError: an unknown role, a part that is no text, a tool call without a name; says which message.
+        RequestError: no messages, a part that is no text, a tool call without a name; says which message.
     """
     if not messages:
         raise RequestError("messages is empty.", "messages")
-    return [_template_message(i, message) for i, message in enumerate(messages)]
-
-
-def _template_message(i: int, message: Message) -> dict[str, Any]:
-    if message.role not in ROLES:
-        raise RequestError(f"messages[{i}].role is {message.role!r}; known are {', '.join(ROLES)}.", "messages")
-    # Templates know no developer role; it is the newer name of the system's.
-    out: dict[str, Any] = {
-        "role": "system" if message.role == "developer" else message.role,
-        "content": _content(i, message.content),
-    }
-    for name in ("name", "tool_call_id", "reasoning_content"):
-        if getattr(message, name) is not None:
-            out[name] = getattr(message, name)
-    if message.tool_calls:
-        out["tool_calls"] = [_tool_call(i, k, call) for k, call in enumerate(message.tool_calls)]
-    return out
-
-
-def _content(i: int, content: str | list[dict[str, Any]] | None) -> str:
-    if content is None or isinstance(content, str):
-        return content or ""
-    texts = []
-    for part in content:
-        kind = part.get("type")
-        if kind != "text" or not isinstance(part.get("text"), str):
-            raise RequestError(
-                f"messages[{i}].content has a part of type {kind!r}; this model takes text parts only.", "messages"
-            )
-        texts.append(part["text"])
-    return "\n".join(texts)
-
-
-def _tool_call(i: int, k: int, call: dict[str, Any]) -> dict[str, Any]:
-    function = call.get("function")
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise RequestError(f"messages[{i}].tool_calls[{k}] has no function name.", "messages")
-    arguments = function.get("arguments")
-    if isinstance(arguments, str):
-        # A model may have been cut off inside its arguments; the history must stay usable, so what is no
-        # object stays text.
-        try:
-            parsed = json.loads(arguments)
-        except (ValueError, RecursionError):
-            parsed = None
-        if isinstance(parsed, dict):
-            arguments = parsed
-    return {**call, "type": "function", "function": {**function, "arguments": arguments or {}}}
+    for i, message in enumerate(messages):
+        for part in message.content if isinstance(message.content, list) else ():
+            kind = part.get("type")
+            if kind != "text" or not isinstance(part.get("text"), str):
+                raise RequestError(
+                    f"messages[{i}].content has a part of type {kind!r}; this model takes text parts only.",
+                    "messages",
+                )
+        for k, call in enumerate(message.tool_calls or ()):
+            function = call.get("function")
+            if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+                raise RequestError(f"messages[{i}].tool_calls[{k}] has no function name.", "messages")
+    return [msgspec.to_builtins(message) for message in messages]
 
 
 def check_tools(body: ChatBody) -> list[dict[str, Any]] | None:
@@ -102,12 +63,11 @@ def check_tools(body: ChatBody) -> list[dict[str, Any]] | None:
     """
     choice = body.tool_choice
     if choice not in (None, "auto", "none"):
-        if choice == "required" or isinstance(choice, dict):
-            raise RequestError(f"A forced tool_choice needs a grammar: {GRAMMAR}.", "tool_choice")
-        raise RequestError(f"tool_choice must be 'auto' or 'none', got {choice!r}.", "tool_choice")
+        raise RequestError(f"A forced tool_choice needs a grammar: {GRAMMAR}.", "tool_choice")
     for i, tool in enumerate(body.tools or ()):
         function = tool.get("function")
-        if tool.get("type") != "function" or not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        named = isinstance(function, dict) and isinstance(function.get("name"), str)
+        if tool.get("type") != "function" or not named:
             raise RequestError(f"tools[{i}] must be a function with a name.", "tools")
     return body.tools or None
 
@@ -125,33 +85,24 @@ async def encode_messages(
     Raises:
         RequestError: the template refuses the messages.
     """
-    if hub.tokenizer is None:
-        raise RequestError("Chat needs a tokenizer; this server runs with --skip-tokenizer-init.", "messages")
     if continue_final_message and messages and messages[-1].role != "assistant":
-        raise RequestError("continue_final_message needs a last message by the assistant.", "continue_final_message")
+        raise RequestError(
+            "continue_final_message needs a last message by the assistant.", "continue_final_message"
+        )
     rendered = template_messages(messages)
     options = {**json.loads(hub.config.server.default_chat_template_kwargs), **(kwargs or {})}
     reserved = {"messages", "tools", "add_generation_prompt", "continue_final_message"} & set(options)
     if reserved:
         raise RequestError(f"chat_template_kwargs must not hold {min(reserved)!r}.", "chat_template_kwargs")
-    size = sum(len(message["content"]) for message in rendered)
-    try:
-        return await hub.in_thread(
-            size,
-            hub.tokenizer.encode_chat,
-            rendered,
-            tools=tools,
-            add_generation_prompt=add_generation_prompt and not continue_final_message,
-            continue_final_message=continue_final_message,
-            **options,
-        )
-    except RadixLangError:
-        raise
-    except Exception as error:
-        # Templates are programs that come with the model and raise what they like about messages they do not
-        # expect (roles out of turn, missing keys).
-        log.info("the chat template failed", exc_info=error)
-        raise RequestError(f"The chat template cannot render these messages: {error}", "messages") from None
+    text = hub.need_tokenizer().apply_chat_template(
+        rendered,
+        tools=tools,
+        add_generation_prompt=add_generation_prompt and not continue_final_message,
+        continue_final_message=continue_final_message,
+        **options,
+    )
+    # The template alone decides on the begin-of-text token.
+    return await hub.encode(text, add_special_tokens=False)
 
 
 async def chat_completions(server: Server, request: Request, body: ChatBody) -> Response:
@@ -162,7 +113,7 @@ async def chat_completions(server: Server, request: Request, body: ChatBody) -> 
     tools = check_tools(body)
     limit = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
     sampling = sampling_of(hub, body, limit)
-    top = check_top_logprobs(body.top_logprobs or 0, "top_logprobs")
+    top = body.top_logprobs or 0
     if top and not body.logprobs:
         raise RequestError("top_logprobs needs logprobs to be true.", "top_logprobs")
     ids = await encode_messages(
@@ -173,7 +124,9 @@ async def chat_completions(server: Server, request: Request, body: ChatBody) -> 
         bool(body.continue_final_message),
         body.chat_template_kwargs,
     )
-    generate = GenerateRequest(input_ids=ids, return_logprob=bool(body.logprobs), top_logprobs_num=top)
+    generate = GenerateRequest(
+        input_ids=ids, return_logprob=bool(body.logprobs), top_logprobs_num=top, param="messages"
+    )
     generate.rid = body.rid if body.rid is not None else "chatcmpl-" + uuid.uuid4().hex
     stream = hub.generate(dress(generate, body, sampling))
     head = {"id": generate.rid, "created": int(time.time()), "model": model}

@@ -17,7 +17,6 @@ from radixlang.errors import RequestError
 from radixlang.server.hub import Hub
 from radixlang.server.openai.protocol import (
     CompletionBody,
-    check_top_logprobs,
     dress,
     finish_of,
     sampling_of,
@@ -38,15 +37,15 @@ def prompts_of(prompt: str | list[Any], name: str = "prompt") -> list[GenerateRe
         RequestError: an empty list, or kinds are mixed.
     """
     if isinstance(prompt, str):
-        return [GenerateRequest(text=prompt)]
+        return [GenerateRequest(text=prompt, param=name)]
     if not prompt:
         raise RequestError(f"{name} is an empty list.", name)
     if all(isinstance(item, int) for item in prompt):
-        return [GenerateRequest(input_ids=prompt)]
+        return [GenerateRequest(input_ids=prompt, param=name)]
     if all(isinstance(item, str) for item in prompt):
-        return [GenerateRequest(text=item) for item in prompt]
+        return [GenerateRequest(text=item, param=name) for item in prompt]
     if all(isinstance(item, list) for item in prompt):
-        return [GenerateRequest(input_ids=item) for item in prompt]
+        return [GenerateRequest(input_ids=item, param=name) for item in prompt]
     raise RequestError(f"{name} must hold texts, token ids or lists of token ids, not a mixture.", name)
 
 
@@ -66,7 +65,7 @@ async def completions(server: Server, request: Request, body: CompletionBody) ->
         dress(item, body, sampling)
         if body.logprobs is not None:
             item.return_logprob = True
-            item.top_logprobs_num = check_top_logprobs(body.logprobs, "logprobs")
+            item.top_logprobs_num = body.logprobs
             item.logprob_start_len = 0 if body.echo else -1
     alone = len(requests) == 1
     if alone:

@@ -39,9 +39,7 @@ def unit_vector(sequence: Sequence, dimensions: int | None) -> np.ndarray:
         raise EngineError("The engine ended an embedding request without a vector.")
     if dimensions is not None:
         if dimensions > len(vector):
-            raise RequestError(
-                f"dimensions must be between 1 and {len(vector)}, got {dimensions}.", "dimensions"
-            )
+            raise RequestError(f"dimensions must be between 1 and {len(vector)}, got {dimensions}.", "dimensions")
         vector = vector[:dimensions]
     norm = float(np.linalg.norm(vector.astype(np.float64)))
     return (vector / norm).astype("<f4") if norm > 0 else vector.astype("<f4")
@@ -52,10 +50,6 @@ async def embeddings(server: Server, request: Request, body: EmbeddingBody) -> R
     hub = server.hub
     model = server.check_model(body.model)
     hub.limits.check_kind(embed=True)
-    if body.encoding_format not in (None, "float", "base64"):
-        raise RequestError(
-            f"encoding_format must be 'float' or 'base64', got {body.encoding_format!r}.", "encoding_format"
-        )
     check_dimensions(hub, body.dimensions)
     requests = prompts_of(_plain(body.input), "input")
     if len(requests) > MAX_INPUTS:

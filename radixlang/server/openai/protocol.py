@@ -6,18 +6,30 @@ this version cannot do are refused by name. Must not know the engine.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from radixlang.errors import RequestError
 from radixlang.sampling_params import SamplingParams
+from radixlang.server.fields import (
+    Count,
+    Int32,
+    Int64,
+    Part,
+    Refused,
+    Rid,
+    Role,
+    TokenId,
+    Tool,
+    ToolCall,
+    TopLogprobs,
+)
 from radixlang.server.hub import Hub
 from radixlang.server.stream import GenerateRequest, Sequence, namespace_of
 from radixlang.server.web import refuse
 
-MAX_TOP_LOGPROBS = 20
 GRAMMAR = "constrained decoding is not available in this version"
 
 REFUSED = {
@@ -44,60 +56,60 @@ class StreamOptions(msgspec.Struct, kw_only=True):
 class ResponseFormat(msgspec.Struct, kw_only=True):
     """Only `text` can be served in this version."""
 
-    type: str = "text"
+    type: Annotated[str, Meta(extra_json_schema={"const": "text"})] = "text"
 
 
 class CommonBody(msgspec.Struct, kw_only=True):
     """Fields of both kinds of completion."""
 
     model: str | None = None
-    max_tokens: Annotated[int, Meta(ge=0)] | None = None
+    max_tokens: Count | None = None
     temperature: Annotated[float, Meta(ge=0)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     n: Annotated[int, Meta(ge=1, le=128)] | None = None
     stop: str | list[str] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    seed: int | None = None
+    seed: Int64 | None = None
     frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
     presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
     logit_bias: dict[str, float] | None = None
     user: str | None = None
     response_format: ResponseFormat | None = None
     # beyond OpenAI
-    top_k: int | None = None
+    top_k: Annotated[int, Meta(ge=-1)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    min_tokens: Annotated[int, Meta(ge=0)] | None = None
+    min_tokens: Count | None = None
     repetition_penalty: Annotated[float, Meta(gt=0)] | None = None
-    stop_token_ids: list[int | None] | None = None
+    stop_token_ids: list[TokenId | None] | None = None
     stop_regex: str | list[str] | None = None
     no_stop_trim: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
-    stream_interval: int | None = None
-    rid: str | None = None
+    stream_interval: Annotated[int, Meta(ge=1)] | None = None
+    rid: Rid | None = None
     extra_key: str | None = None
     cache_salt: str | None = None
-    priority: int | None = None
+    priority: Int32 | None = None
     # refused
-    json_schema: Any = None
-    regex: Any = None
-    ebnf: Any = None
-    structural_tag: Any = None
-    lora_path: Any = None
-    session_params: Any = None
-    session_id: Any = None
-    custom_logit_processor: Any = None
-    return_hidden_states: Any = None
-    bootstrap_host: Any = None
+    json_schema: Refused = None
+    regex: Refused = None
+    ebnf: Refused = None
+    structural_tag: Refused = None
+    lora_path: Refused = None
+    session_params: Refused = None
+    session_id: Refused = None
+    custom_logit_processor: Refused = None
+    return_hidden_states: Refused = None
+    bootstrap_host: Refused = None
 
 
 class CompletionBody(CommonBody, kw_only=True):
     """Body of `/v1/completions`."""
 
-    prompt: str | list[str | int | list[int]]
+    prompt: str | list[str | TokenId | list[TokenId]]
     echo: bool | None = None
-    logprobs: int | None = None
+    logprobs: TopLogprobs | None = None
     best_of: int | None = None
     suffix: str | None = None
 
@@ -105,10 +117,10 @@ class CompletionBody(CommonBody, kw_only=True):
 class Message(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One message of a conversation. `content` parts must be of type `text`."""
 
-    role: str
-    content: str | list[dict[str, Any]] | None = None
+    role: Role
+    content: str | list[Part] | None = None
     name: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
+    tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
 
@@ -117,11 +129,11 @@ class ChatBody(CommonBody, kw_only=True):
     """Body of `/v1/chat/completions`."""
 
     messages: list[Message]
-    max_completion_tokens: Annotated[int, Meta(ge=0)] | None = None
+    max_completion_tokens: Count | None = None
     logprobs: bool | None = None
-    top_logprobs: int | None = None
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    top_logprobs: TopLogprobs | None = None
+    tools: list[Tool] | None = None
+    tool_choice: Literal["auto", "none", "required"] | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     continue_final_message: bool | None = None
@@ -131,13 +143,13 @@ class ChatBody(CommonBody, kw_only=True):
 class EmbeddingBody(msgspec.Struct, kw_only=True):
     """Body of `/v1/embeddings`: a text, token ids, or a list of either."""
 
-    input: str | list[str | int | list[int] | dict[str, Any]]
+    input: str | list[str | TokenId | list[TokenId] | dict[str, Any]]
     model: str | None = None
-    encoding_format: str | None = None
-    dimensions: int | None = None
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int, Meta(ge=1)] | None = None
     user: str | None = None
-    rid: str | None = None
-    priority: int | None = None
+    rid: Rid | None = None
+    priority: Int32 | None = None
 
 
 class TokenizeBody(msgspec.Struct, kw_only=True):
@@ -146,7 +158,7 @@ class TokenizeBody(msgspec.Struct, kw_only=True):
     model: str | None = None
     prompt: str | list[str] | None = None
     messages: list[Message] | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: list[Tool] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -155,7 +167,7 @@ class TokenizeBody(msgspec.Struct, kw_only=True):
 class DetokenizeBody(msgspec.Struct, kw_only=True):
     """Body of `/detokenize`: token ids, or several lists of them."""
 
-    tokens: list[int | list[int]]
+    tokens: list[TokenId | list[TokenId]]
     model: str | None = None
     skip_special_tokens: bool | None = None
 
@@ -203,13 +215,6 @@ def dress(request: GenerateRequest, body: CommonBody, sampling: SamplingParams) 
     request.namespace = namespace_of(body.extra_key, body.cache_salt)
     request.priority = body.priority or 0
     return request
-
-
-def check_top_logprobs(value: int, name: str) -> int:
-    """Refuse a number of alternatives out of range."""
-    if not 0 <= value <= MAX_TOP_LOGPROBS:
-        raise RequestError(f"{name} must be between 0 and {MAX_TOP_LOGPROBS}, got {value}.", name)
-    return value
 
 
 # ---- answers ----

@@ -1,0 +1,58 @@
+"""Every kernel compiles for real GPUs, none of which need be present, within their shared memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton", reason="Triton is not installed, so its kernels cannot be compiled here")
+
+HERE = Path(__file__).parent
+KERNELS = {
+    "_decode_kernel",
+    "_join_kernel",
+    "_extend_kernel",
+    "_rms_norm_kernel",
+    "_gated_kernel",
+    "_rope_write_kernel",
+    "_sample_kernel",
+    "_argmax_kernel",
+    "_penalties_kernel",
+    "_bitmask_kernel",
+    "_page_copy_kernel",
+}
+
+
+@pytest.mark.parametrize(
+    ("backend", "architecture", "settings", "shared"),
+    [
+        ("cuda", "90", "nvidia_h200", 227 * 1024),
+        pytest.param("cuda", "80", "unmeasured", 99 * 1024, marks=pytest.mark.slow),
+        pytest.param("hip", "gfx942", "unmeasured", 64 * 1024, marks=pytest.mark.slow),
+    ],
+)
+def test_compiles(backend: str, architecture: str, settings: str, shared: int, tmp_path: Path) -> None:
+    environment = os.environ | {
+        "TRITON_INTERPRET": "0",
+        "TRITON_CACHE_DIR": str(tmp_path),
+        "PYTHONPATH": str(HERE.parent.parent),
+    }
+    run = subprocess.run(
+        [sys.executable, str(HERE / "triton_offline.py"), backend, architecture, settings],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    reports = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
+    assert {report["kernel"] for report in reports} == KERNELS
+    for report in reports:
+        assert report["shared"] <= shared, report
+        if backend == "cuda" and report["kernel"] in ("_decode_kernel", "_extend_kernel"):
+            assert report["tensor_cores"], report

@@ -1,0 +1,115 @@
+"""Compiles every kernel for a GPU that need not be present and prints what came out, one JSON object a line.
+
+Run as `python triton_offline.py cuda 90 nvidia_h200`: backend, architecture, settings file (may be missing).
+The wrappers are called as the engine calls them, with CPU tensors; a stand-in driver names the target and the
+launch is left out. The interpreter accepts code that the compiler refuses, hence this.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+from radixlang.kernels import activation, norm, page_copy, rope_write, sampling, tuning
+from radixlang.kernels.decode_attention import decode_attention
+from radixlang.kernels.extend_attention import extend_attention
+
+BF16 = torch.bfloat16
+
+
+class StandInDriver:
+    """As much of a Triton driver as compiling needs."""
+
+    def __init__(self, target: GPUTarget) -> None:
+        self._target = target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, _device: int | None = None) -> int:
+        return 0
+
+    def get_current_target(self) -> GPUTarget:
+        return self._target
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("cpu")
+
+
+def compile_instead_of_launching() -> None:
+    launch = JITFunction.run
+
+    def run(self: JITFunction, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        kernel = launch(self, *args, grid=grid, warmup=True, **options)
+        assembly = kernel.asm.get("ptx", "")
+        report = {
+            "kernel": self.fn.__name__,
+            "shared": kernel.metadata.shared,
+            "tensor_cores": "wgmma.mma_async" in assembly or "mma.sync" in assembly,
+            "async_copies": "cp.async.cg" in assembly,
+        }
+        print(json.dumps(report), flush=True)
+        return kernel
+
+    JITFunction.run = run
+
+
+def integers(*shape: int) -> torch.Tensor:
+    return torch.zeros(shape, dtype=torch.int32)
+
+
+def attention(
+    chip: tuning.Chip, count: int, heads: int, kv_heads: int, dim: int, page: int, **options: Any
+) -> None:
+    q = torch.zeros((2 * count, heads + 2 * kv_heads, dim), dtype=BF16)[:, :heads]
+    cache = torch.zeros((4, page, kv_heads, dim), dtype=BF16)
+    tensors = (q, cache, cache, integers(8, 64), integers(2), integers(3), integers(2))
+    queries = count * heads // kv_heads
+    if queries <= tuning.MAX_DECODE_ROWS:
+        tile = tuning.decode_tile(
+            chip, batch=2, queries=queries, max_length=999, kv_heads=kv_heads, head_dim=dim, element_size=2
+        )
+        decode_attention(*tensors, scale=0.1, max_query=count, tile=tile, **options)
+    else:
+        extend = tuning.extend_tile(chip, head_dim=dim, element_size=2)
+        extend_attention(*tensors, scale=0.1, tile=extend, **options)
+
+
+def main(backend: str, architecture: str, settings: str) -> None:
+    table = tuning.measured(settings)
+    chip = tuning.Chip(100, int(table.get("shared_bytes", tuning.SAFE_SHARED_BYTES)), table)
+    arch: int | str = int(architecture) if backend == "cuda" else architecture
+    driver.set_active(StandInDriver(GPUTarget(backend, arch, 32 if backend == "cuda" else 64)))
+    compile_instead_of_launching()
+    attention(chip, 1, 32, 8, 128, 16)
+    attention(chip, 8, 14, 2, 80, 128, window=100, softcap=3.0, sinks=torch.zeros(14))
+    attention(chip, 300, 32, 8, 128, 64)
+    attention(chip, 300, 9, 3, 256, 7, window=100, softcap=3.0, sinks=torch.zeros(9))
+    x, weight = torch.zeros((4, 4096), dtype=BF16), torch.zeros(4096, dtype=BF16)
+    norm.rms_norm(x.view(4, 32, 128), weight[:128], 1e-5)
+    norm.add_rms_norm(x, x, weight, 1e-5)
+    activation.silu_mul(x)
+    activation.gelu_tanh_mul(x)
+    fused, cache = torch.zeros((3, 16, 80), dtype=BF16), torch.zeros((4, 16, 4, 80), dtype=BF16)
+    angles, ids = torch.zeros((9, 16)), integers(3).long()
+    q, k, v = fused.split([8, 4, 4], dim=1)
+    rope_write.rope_write(q, k, v, angles, angles, ids, ids, cache, cache)
+    rope_write.rope_write(
+        q, k, v, angles, angles, ids, ids, cache, cache, q_weight=weight[:80], k_weight=weight[:80]
+    )
+    logits, column, ids = torch.zeros((2, 70000)), torch.zeros(2), integers(2).long()
+    sampling.sample(logits, column, integers(2), column, column, ids, ids)
+    sampling.argmax(logits)
+    sampling.apply_penalties(logits, ids, logits, logits > 0, ids, column, column, column)
+    sampling.apply_bitmask(logits, ids, integers(2, 2188))
+    page_copy.copy_pages(cache, integers(1), integers(1))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:4])

@@ -1,0 +1,595 @@
+"""The scheduler's promises one by one, driven with the hash-chain executor."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from radixlang.messages import Generate, pack_ids
+from radixlang.plan import FROM_TABLE, Flush
+from radixlang.sampling_params import SamplingParams
+from radixlang.scheduler import Scheduler, SchedulerLimits
+from radixlang.scheduler.arrivals import mixed_seed
+from radixlang.scheduler.request import State
+from tests.scheduler.driver import EOS, Driver
+
+LIMITS = SchedulerLimits(
+    num_pages=65, page_size=4, context_length=128, max_running_requests=8, chunked_prefill_size=16, eos_ids=(EOS,)
+)
+OVERLAP = pytest.mark.parametrize("depth", [0, 1], ids=["plain", "overlap"])
+
+
+def driver(depth: int = 0, **changes: Any) -> Driver:
+    fake = {key: changes.pop(key) for key in ("poison", "curse", "broken") if key in changes}
+    return Driver(dataclasses.replace(LIMITS, **changes), depth, **fake)
+
+
+def endless(count: int, **fields: Any) -> SamplingParams:
+    return SamplingParams(max_new_tokens=count, ignore_eos=True, temperature=0.0, **fields)
+
+
+def finished(run: Driver) -> None:
+    run.finish()
+    run.judge_all()
+
+
+# ---- grants ----
+
+
+@OVERLAP
+def test_prompt_is_cut_into_chunks_beside_decoding_rows(depth: int) -> None:
+    run = driver(depth)
+    run.add("short", [1, 2], sampling=endless(12))
+    run.step()
+    run.add("long", list(range(40)), sampling=endless(3))
+    counts = []
+    for _ in range(3):
+        run.step()
+        counts.append(run.plans[-1].counts.tolist())
+    assert counts == [[1, 16], [1, 16], [1, 8]]
+    assert run.plans[-1].samples.tolist() == [True, True]
+    assert run.plans[-2].samples.tolist() == [True, False]
+    finished(run)
+
+
+def test_chunk_budget_is_shared_by_several_prompts_in_order() -> None:
+    run = driver()
+    for name in "abc":
+        run.add(name, [ord(name) % 20] * 10, sampling=endless(2))
+    run.step()
+    assert run.plans[-1].counts.tolist() == [10, 6]
+    run.step()
+    assert run.plans[-1].counts.tolist() == [1, 4, 10]
+    finished(run)
+
+
+def test_without_chunks_a_prompt_is_never_cut_and_the_budget_holds_unless_it_is_alone() -> None:
+    run = driver(chunked_prefill_size=-1, max_prefill_tokens=20)
+    for name, size in (("a", 12), ("b", 12), ("c", 50), ("d", 2)):
+        run.add(name, [ord(name) % 20] * size, sampling=endless(9))
+    sizes = []
+    for _ in range(4):
+        run.step()
+        counts = run.plans[-1].counts
+        sizes.append(counts[counts > 1].tolist())
+    assert sizes == [[12], [12], [50], [2]]
+    finished(run)
+
+
+@OVERLAP
+def test_end_by_length_takes_no_surplus_step(depth: int) -> None:
+    run = driver(depth)
+    run.add("a", [1, 2, 3], sampling=endless(5))
+    finished(run)
+    assert run.steps == 5
+    assert run.outcomes["a"].finish == {"type": "length", "length": 5}
+
+
+@pytest.mark.parametrize(("depth", "surplus"), [(0, 0), (1, 1), (2, 2)])
+def test_end_by_token_is_noticed_a_step_late_under_overlap(depth: int, surplus: int) -> None:
+    run = driver(depth)
+    prompt = next(
+        [k, 9]
+        for k in range(29)
+        if EOS
+        in run.model.answer(
+            [k, 9],
+            20,
+            run.row_sampling(Generate("x", pack_ids([k, 9]), SamplingParams(max_new_tokens=20, temperature=0.0))),
+        )[1:]
+    )
+    run.add("a", prompt, max_new_tokens=20)
+    finished(run)
+    assert run.outcomes["a"].finish == {"type": "stop", "matched": EOS}
+    assert run.outcomes["a"].tokens[-1] == EOS
+    assert run.steps == len(run.outcomes["a"].tokens) + surplus
+
+
+@OVERLAP
+def test_no_tokens_wanted_computes_the_prompt_and_ends(depth: int) -> None:
+    run = driver(depth)
+    run.add("a", list(range(20)), max_new_tokens=0, return_logprob=True, logprob_start_len=0)
+    finished(run)
+    assert run.outcomes["a"].finish == {"type": "length", "length": 0}
+    assert run.steps == 2
+    run.add("b", list(range(20)), max_new_tokens=1)
+    finished(run)
+    assert run.outcomes["b"].metas[0].cached_tokens == 16
+
+
+def test_none_fills_the_context_or_the_cache() -> None:
+    run = driver(context_length=30)
+    run.add("a", [1, 2, 3], sampling=SamplingParams(max_new_tokens=None, ignore_eos=True, temperature=0.0))
+    finished(run)
+    assert len(run.outcomes["a"].tokens) == 27
+    run = driver(num_pages=6)
+    run.add("a", [1, 2, 3], sampling=SamplingParams(max_new_tokens=None, ignore_eos=True, temperature=0.0))
+    finished(run)
+    assert len(run.outcomes["a"].tokens) == 18  # KV for 20 tokens; the last one needs none
+
+
+def test_decoding_rows_take_tokens_from_the_table() -> None:
+    run = driver()
+    run.add("a", [1, 2, 3], sampling=endless(3))
+    run.step()
+    assert run.plans[-1].token_ids.tolist() == [1, 2, 3]
+    run.step()
+    assert run.plans[-1].token_ids.tolist() == [FROM_TABLE]
+    finished(run)
+
+
+# ---- the cache ----
+
+
+@OVERLAP
+def test_samples_of_one_prompt_share_it_within_one_step(depth: int) -> None:
+    run = driver(depth, chunked_prefill_size=64)
+    for index in range(4):
+        params = SamplingParams(max_new_tokens=4, sampling_seed=7)
+        run.add(f"s{index}", list(range(25)), sampling=params, sample_index=index)
+    run.step()
+    assert run.plans[-1].counts.tolist() == [25, 1, 1, 1]
+    finished(run)
+    assert [o.metas[0].cached_tokens for o in run.outcomes.values()] == [0, 24, 24, 24]
+    assert len({tuple(o.tokens) for o in run.outcomes.values()}) > 1
+
+
+@OVERLAP
+def test_next_turn_finds_prompt_and_answer(depth: int) -> None:
+    run = driver(depth)
+    first = run.add("a", list(range(17)), sampling=endless(10))
+    finished(run)
+    second = run.add("b", list(range(17)) + first.tokens + [5, 6], sampling=endless(2))
+    finished(run)
+    assert second.metas[0].cached_tokens == 24  # 26 computed, in whole pages of 4
+
+
+def test_namespaces_share_nothing() -> None:
+    run = driver()
+    run.add("a", list(range(17)), sampling=endless(1), namespace="x")
+    finished(run)
+    other = run.add("b", list(range(17)), sampling=endless(1), namespace="y")
+    same = run.add("c", list(range(17)), sampling=endless(1), namespace="x")
+    finished(run)
+    assert (other.metas[0].cached_tokens, same.metas[0].cached_tokens) == (0, 16)
+
+
+def test_one_prompt_token_is_always_computed() -> None:
+    run = driver(page_size=1)
+    run.add("a", [1, 2, 3, 4], sampling=endless(1))
+    finished(run)
+    again = run.add("b", [1, 2, 3, 4], sampling=endless(1))
+    finished(run)
+    assert again.metas[0].cached_tokens == 3
+
+
+@OVERLAP
+def test_prompt_logprobs_cap_the_match_and_duplicates_are_given_back(depth: int) -> None:
+    run = driver(depth)
+    run.add("a", list(range(25)), sampling=endless(1))
+    finished(run)
+    again = run.add(
+        "b", list(range(25)), sampling=endless(6), return_logprob=True, logprob_start_len=10, top_logprobs_num=2
+    )
+    finished(run)
+    assert again.metas[0].cached_tokens == 8
+    assert run.scheduler._pages.tree.total == 7  # 30 tokens computed
+
+
+def test_disabled_cache_matches_nothing_and_loses_nothing() -> None:
+    run = driver(radix_cache=False)
+    for name in "ab":
+        run.add(name, list(range(25)), sampling=endless(3))
+        finished(run)
+        assert run.outcomes[name].metas[0].cached_tokens == 0
+    assert run.scheduler._pages.pool.available == 64
+
+
+def test_flush_waits_for_requests_and_tells_the_device() -> None:
+    run = driver()
+    run.add("a", list(range(25)), sampling=endless(3))
+    assert not run.scheduler.flush()
+    run.step()
+    assert not run.scheduler.flush()
+    finished(run)
+    assert run.scheduler.flush()
+    assert run.scheduler._pages.pool.available == 64
+    run.add("b", list(range(25)), sampling=endless(3))
+    run.step()
+    assert run.plans[-1].actions == (Flush(),)
+    finished(run)
+    assert run.outcomes["b"].metas[0].cached_tokens == 0
+
+
+# ---- short memory ----
+
+
+@OVERLAP
+def test_retraction_keeps_answers_and_admits_nobody_in_its_step(depth: int) -> None:
+    run = driver(depth, num_pages=13, conservativeness=0.0)
+    for name in "abc":
+        run.add(name, [ord(name) % 20, 1, 2], sampling=endless(20, repetition_penalty=1.1))
+    while not run.scheduler.totals.num_retracted_requests:
+        if run.steps == 5:
+            run.add("d", [7, 7], sampling=endless(2))
+        run.step()
+    assert run.plans[-1].setups == ()
+    victim = next(r for r in map(run.scheduler.request, run.scheduler.rids()) if r.retractions)
+    assert victim.rid in "cd"  # the last one admitted
+    finished(run)
+    assert run.outcomes[victim.rid].metas[-1].num_retractions >= 1
+    assert run.scheduler.totals.num_retracted_requests >= 1
+
+
+def test_lowest_priority_is_retracted_first_under_priority() -> None:
+    run = driver(num_pages=13, conservativeness=0.0, policy="priority")
+    for name, priority in (("a", 0), ("b", 2), ("c", 1)):
+        run.add(name, [ord(name) % 20, 1, 2], sampling=endless(20), priority=priority)
+    while not run.scheduler.totals.num_retracted_requests:
+        run.step()
+    assert run.scheduler.request("a").retractions == 1
+    finished(run)
+
+
+def test_retracted_request_is_set_up_with_its_output() -> None:
+    run = driver(num_pages=13, conservativeness=0.0)
+    for name in "abc":
+        run.add(name, [ord(name) % 20, 1, 2], sampling=endless(20, frequency_penalty=1.0))
+    while not run.scheduler.totals.num_retracted_requests:
+        run.step()
+    victim = next(r for r in map(run.scheduler.request, run.scheduler.rids()) if r.retractions)
+    output = victim.output().tolist()
+    while victim.state is State.WAITING:
+        run.step()
+    (setup,) = run.plans[-1].setups
+    assert setup.output.tolist() == output
+    assert setup.generated == len(output) > 0
+    finished(run)
+
+
+def test_row_whose_work_is_all_launched_gives_its_pages_before_anyone_is_retracted() -> None:
+    run = driver(depth=1, num_pages=7, page_size=1, conservativeness=0.0)
+    run.add("ends", [1, 2, 3], sampling=endless(2))
+    run.add("goes", [4], sampling=endless(5))
+    run.step()  # 3 + 1 pages
+    run.step()  # one more each: all 6 are taken, "ends" waits for its last token
+    plan = run.scheduler.schedule(5.0)
+    assert plan is not None
+    assert run.scheduler.request("ends").state is State.LANDING
+    assert run.scheduler.totals.num_retracted_requests == 0
+    run.flights.append((plan, run.executor.launch(plan)))
+    finished(run)
+
+
+@OVERLAP
+def test_request_that_cannot_fit_alone_fails_and_names_the_numbers(depth: int) -> None:
+    run = driver(depth, num_pages=6)
+    outcome = run.add("a", list(range(10)), sampling=endless(50))
+    run.finish()
+    assert outcome.failed is not None
+    assert re.search("grown to 21 tokens.* only 20;", outcome.failed.message)
+    run.judge(outcome)
+    assert len(outcome.tokens) == 11
+    other = run.add("b", list(range(10)), sampling=endless(5))
+    finished(run)
+    assert other.finish is not None
+
+
+def test_admission_leaves_room_for_answers_to_come() -> None:
+    eager, careful = driver(num_pages=25, conservativeness=0.0), driver(num_pages=25)
+    for run in (eager, careful):
+        for name in "abcdefgh":
+            run.add(name, [ord(name) % 20, 1, 2], sampling=endless(40))
+        finished(run)
+    few, many = (run.scheduler.totals.num_retracted_requests for run in (careful, eager))
+    assert few * 3 <= many
+    assert many >= 3
+
+
+def test_admission_counts_what_running_requests_will_still_need() -> None:
+    run = driver(num_pages=22)
+    run.add("a", [1, 2, 3], sampling=endless(80))  # 3 + 0.7 * 80 tokens are expected: 15 of 21 pages
+    run.step()
+    run.add("b", [4] * 14, sampling=endless(20))  # 28 tokens are expected: 7 pages
+    run.add("c", [5] * 2, sampling=endless(2))
+    run.step()
+    assert [run.scheduler.request(rid).state for rid in "abc"] == [State.RUNNING, State.WAITING, State.WAITING]
+    finished(run)
+
+
+def test_ratio_falls_and_rises() -> None:
+    run = driver(num_pages=13, max_running_requests=3)
+    ratio = run.scheduler._ratio
+    ratio.value = 0.0
+    for name in "abc":
+        run.add(name, [ord(name) % 20, 1, 2], sampling=endless(20))
+    while not run.scheduler.totals.num_retracted_requests:
+        run.step()
+    assert ratio.value >= ratio.start == 0.7
+    before = ratio.value
+    run.step()
+    assert ratio.value < before
+    finished(run)
+    assert ratio.value == ratio.start
+
+
+# ---- refusals, aborts, faults ----
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "words"),
+    [
+        ({"prompt": []}, 400, "no tokens"),
+        ({"prompt": [1] * 300}, 400, "300 tokens.*256"),
+        ({"prompt": [1] * 120, "max_new_tokens": 9}, 400, "120 tokens.*129.*128"),
+        ({"prompt": [1] * 130, "max_new_tokens": None}, 400, "130 tokens.*128"),
+        ({"prompt": [1, 99]}, 400, "vocabulary of 29"),
+        ({"prompt": [1, -1]}, 400, "vocabulary of 29"),
+        ({"prompt": [1, 2], "return_logprob": True, "logprob_start_len": 3}, 400, "logprob_start_len is 3"),
+    ],
+)
+def test_refusals(fields: dict[str, Any], status: int, words: str) -> None:
+    run = driver(vocab_size=29)
+    if fields.get("max_new_tokens", 1) is None:
+        fields = {key: value for key, value in fields.items() if key != "max_new_tokens"}
+        fields["sampling"] = SamplingParams(max_new_tokens=None)
+    outcome = run.add("a", **fields)
+    assert outcome.failed is not None
+    assert outcome.failed.status == status
+    assert re.search(words, outcome.failed.message)
+    assert run.scheduler.idle
+
+
+def test_queue_limit_turns_away_only_new_arrivals() -> None:
+    run = driver(num_pages=13, conservativeness=0.0, max_queued_requests=2)
+    for name in "abc":
+        run.add(name, [ord(name) % 20, 1, 2], sampling=endless(20))
+        run.step()
+    while not run.scheduler.totals.num_retracted_requests:
+        run.step()
+    assert run.add("d", [1, 2], sampling=endless(2)).failed is None
+    assert run.add("e", [1, 3], sampling=endless(2)).failed is None
+    refused = run.add("f", [1, 4], sampling=endless(2)).failed
+    assert refused is not None
+    assert refused.status == 503
+    assert "2 requests" in refused.message
+    finished(run)
+    assert all(run.outcomes[name].finish for name in "abcde")
+
+
+def test_same_id_twice_is_refused() -> None:
+    run = driver()
+    run.add("a", [1, 2])
+    assert run.scheduler.add(run.outcomes["a"].message, 1.0).status == 400
+    finished(run)
+
+
+@OVERLAP
+def test_aborts_at_every_moment(depth: int) -> None:
+    """Each program aborts `a` after k turns of the loop, with and without a message."""
+    for turns in range(14):
+        run = driver(depth, num_pages=14, conservativeness=0.0)
+        for name in "ab":
+            run.add(name, [ord(name) % 20] * 20, sampling=endless(9))
+        run.add("c", [ord("a") % 20] * 20 + [5], sampling=endless(9))
+        for _ in range(turns):
+            run.step()
+        ended = run.outcomes["a"].ended
+        run.abort("a", "Stop." if turns % 2 else None)
+        assert run.scheduler.request("a") is None
+        run.scheduler.check()
+        finished(run)
+        assert ended or run.outcomes["a"].aborted
+        pages = run.scheduler._pages
+        assert pages.pool.available + pages.tree.total + sum(map(len, pages._retired)) == 13
+    run.abort("a")
+    assert run.scheduler.abort("nobody", "x") is None
+
+
+def test_abort_message_has_its_status() -> None:
+    run = driver()
+    run.add("a", [1, 2])
+    failed = run.scheduler.abort("a", "Enough.")
+    assert (failed.rid, failed.status, failed.message) == ("a", 499, "Enough.")
+    assert run.scheduler.totals.num_aborted_requests == 1
+
+
+@OVERLAP
+def test_bad_numbers_fail_one_request_alone_and_leave_no_cache(depth: int) -> None:
+    run = driver(depth, poison=28)
+    bad = run.add("bad", [*range(20), 28, 1], sampling=endless(5))
+    good = run.add("good", [*range(20), 27], sampling=endless(5))
+    run.finish()
+    assert bad.failed is not None
+    assert bad.failed.status == 500
+    assert bad.tokens == []
+    run.judge(good)
+    assert good.finish is not None
+    run = driver(depth, poison=28)
+    run.add("bad", [*range(20), 28, 1], sampling=endless(5))
+    run.finish()
+    assert run.scheduler._pages.tree.total == 0
+
+
+@OVERLAP
+def test_step_that_raises_once_costs_nobody_the_answer(depth: int) -> None:
+    run = driver(depth, broken=frozenset({2, 9}), chunked_prefill_size=8)
+    run.add("a", list(range(10)), sampling=endless(9), return_logprob=True, logprob_start_len=1)
+    run.add("b", list(range(9, 0, -1)), sampling=endless(9), return_logprob=True, logprob_start_len=0)
+    finished(run)
+    assert run.seen["abandoned"] == 2
+    assert all(outcome.finish for outcome in run.outcomes.values())
+    again = run.add("c", list(range(10)), sampling=endless(9))
+    finished(run)
+    assert again.metas[0].cached_tokens == 8
+
+
+@OVERLAP
+def test_request_that_makes_steps_raise_fails_alone(depth: int) -> None:
+    run = driver(depth, curse=26)
+    for name in "abcd":
+        run.add(name, [1, 2, 3, ord(name) % 20, 26 if name == "c" else 25], sampling=endless(6))
+    for _ in range(30):
+        run.step()
+    run.finish()
+    bad = run.outcomes.pop("c")
+    assert bad.failed is not None
+    assert bad.failed.status == 500
+    assert "broke" in bad.failed.message
+    run.judge_all()
+    assert all(outcome.finish or 26 in outcome.tokens for outcome in run.outcomes.values())
+    assert sum(outcome.finish is not None for outcome in run.outcomes.values()) > 0
+
+
+def test_suspects_run_alone_until_they_are_cleared() -> None:
+    run = driver(depth=1, broken=frozenset({1}))
+    for name in "abc":
+        run.add(name, [ord(name) % 20] * 5, sampling=endless(30))
+    run.step()
+    run.step()
+    run.add("d", [1, 2], sampling=endless(30))
+    while not run.seen["abandoned"]:
+        run.step()
+    sizes = []
+    while len(sizes) < 3:
+        run.step()
+        if run.plans[-1].step == 3 + len(sizes):
+            sizes.append((run.plans[-1].size, run.plans[-1].tokens > 1))
+    assert sizes == [(1, True)] * 3
+    run.abort("a")
+    finished(run)
+
+
+# ---- waits, embeddings, seeds, figures ----
+
+
+def test_waits_keep_a_request_back_and_nobody_else() -> None:
+    run = driver()
+    run.add("a", [1, 2], sampling=endless(2))
+    run.add("b", [3, 4], sampling=endless(2))
+    run.scheduler.request("a").waits["grammar"] = None
+    while run.step():
+        pass
+    assert run.outcomes["b"].finish is not None
+    assert run.scheduler.rids() == ["a"]
+    run.scheduler.request("a").waits.clear()
+    finished(run)
+
+
+@OVERLAP
+def test_embeddings_of_decoders_share_the_cache_and_encoders_compute_whole_prompts(depth: int) -> None:
+    run = driver(depth)
+    run.add("a", list(range(40)), embed=True)
+    run.add("t", list(range(38)), sampling=endless(4))
+    finished(run)
+    run.add("b", list(range(40)), embed=True)
+    run.step()
+    assert run.plans[-1].starts.tolist() == [36]
+    assert run.plans[-1].pools.tolist() == [True]
+    assert run.plans[-1].samples.tolist() == [False]
+    finished(run)
+    run = driver(depth, encoder=True, max_prefill_tokens=30)
+    for name, size in (("a", 40), ("b", 20), ("c", 9)):
+        run.add(name, [1] * size, embed=True)
+    refused = run.add("g", [1, 2], sampling=endless(2)).failed
+    assert refused.status == 400
+    sizes = []
+    while not run.scheduler.idle:
+        run.step()
+        if run.plans[-1].step == len(sizes):
+            sizes.append(run.plans[-1].counts.tolist())
+    assert sizes == [[40], [20, 9]]
+    finished(run)
+
+
+def test_seeds() -> None:
+    assert mixed_seed(42, 0) == 42
+    assert len({mixed_seed(42, k) for k in range(100)}) == 100
+    assert all(0 <= mixed_seed(-5, k) < 1 << 63 for k in range(100))
+
+    def drawn(seed: int) -> list[int]:
+        scheduler = Scheduler(dataclasses.replace(LIMITS, random_seed=seed))
+        for k in range(3):
+            scheduler.add(Generate(f"r{k}", pack_ids([1, 2]), SamplingParams(max_new_tokens=5)), 1.0)
+        return [scheduler.request(f"r{k}").sampling.seed for k in range(3)]
+
+    assert drawn(1) == drawn(1)
+    assert len({*drawn(1), *drawn(2)}) == 6
+
+
+def test_figures() -> None:
+    run = driver()
+    run.add("a", list(range(20)), sampling=endless(3))
+    run.add("b", list(range(20)), sampling=endless(3))
+    run.step()
+    gauges = run.scheduler.stats(2.0).gauges
+    assert (gauges["num_running_reqs"], gauges["num_queue_reqs"]) == (1, 1)
+    assert gauges["max_total_num_tokens"] == 256
+    assert (gauges["page_size"], gauges["num_pages"]) == (4, 64)
+    assert gauges["num_used_tokens"] == 16
+    assert gauges["token_usage"] == 16 / 256
+    run.step()
+    run.step()
+    assert run.scheduler.stats(2.5).gauges["gen_throughput"] == 0  # the window is a second at least
+    assert run.scheduler.stats(4.0).gauges["gen_throughput"] == 4 / 2
+    finished(run)
+    stats = run.scheduler.stats(4.1)
+    assert stats.idle
+    assert stats.gauges["num_used_tokens"] == 0
+    assert stats.gauges["kv_available_tokens"] + stats.gauges["kv_evictable_tokens"] == 256
+    assert stats.gauges["gen_throughput"] == 0
+    assert stats.gauges["cache_hit_rate"] == 16 / 20
+    assert stats.counters["prompt_tokens_total"] == 40
+    assert stats.counters["cached_tokens_total"] == 16
+    assert stats.counters["generation_tokens_total"] == 6
+
+
+def test_plan_arrays_have_the_types_of_the_bridge() -> None:
+    run = driver()
+    run.add("a", list(range(20)), sampling=endless(3), return_logprob=True, logprob_start_len=2)
+    for _ in range(3):
+        run.step()
+        plan = run.plans[-1]
+        for name in ("rows", "starts", "counts", "token_ids", "new_pages"):
+            assert getattr(plan, name).dtype == np.int32, name
+        assert plan.samples.dtype == plan.pools.dtype == np.bool_
+        assert plan.new_pages.shape[1] == 3
+        assert all(wish.targets.dtype == np.int32 for wish in plan.logprobs)
+    finished(run)
+
+
+def test_hopeless_request_makes_way_in_the_step_in_which_it_fails() -> None:
+    run = driver(num_pages=5, chunked_prefill_size=-1, conservativeness=0.0, max_running_requests=2)
+    prompt = list(range(15))
+    run.add("a", prompt, sampling=endless(20))
+    run.step()
+    run.add("b", [*prompt, 9], sampling=endless(1))
+    while run.outcomes["a"].failed is None:
+        run.step()
+    assert run.plans[-1].starts.tolist() == [12]  # `b`, on the pages that `a` left in the tree
+    finished(run)
+    assert run.outcomes["b"].finish is not None
