@@ -349,7 +349,9 @@ def add_arguments(parser: argparse.ArgumentParser, skip: tuple[str, ...] = ()) -
             continue
         title = groups.get(group_name)
         if title is None:
-            title = groups[group_name] = parser.add_argument_group(_GROUPS[group_name].__doc__ or group_name)
+            title = groups[group_name] = parser.add_argument_group(
+                (_GROUPS[group_name].__doc__ or group_name).rstrip(".")
+            )
         scalar, _ = _scalar(kind)
         names = ["--" + f.name.replace("_", "-"), *f.metadata["aliases"]]
         names += ["--" + a.replace("_", "-") for a, target in ALIASES.items() if target == f.name]

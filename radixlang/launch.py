@@ -37,6 +37,9 @@ STARTUP_TIMEOUT = 1800.0
 WARM_UP_TIMEOUT = 300.0
 """seconds for the first trial request"""
 
+BACKLOG = 2048
+"""connections that may wait to be accepted"""
+
 ProgressHook = Callable[[str, int, int], None]
 
 
@@ -103,7 +106,7 @@ class ProcessRing:
     def dead(self) -> str | None:
         for name, child in self._children.items():
             code = child.poll()
-            if code is not None:
+            if code:  # 0: it has drained, and its last message says so
                 how = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
                 hint = " (out of memory?)" if code == -signal.SIGKILL else ""
                 return f"The {name} process {how}{hint}."
@@ -234,10 +237,13 @@ def check_port(host: str, port: int) -> socket.socket:
         bound.bind(address)
     except OSError as error:
         bound.close()
-        raise ConfigError(
-            f"Cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}; choose another --port."
-        ) from None
+        raise port_error(host, port, error) from None
     return bound
+
+
+def port_error(host: str, port: int, error: OSError) -> ConfigError:
+    """The one line for an address that cannot be had."""
+    return ConfigError(f"Cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}; choose another --port.")
 
 
 def serve(config: Config, progress: ProgressHook | None = None, ready: Callable[[str], None] | None = None) -> int:
@@ -314,6 +320,7 @@ async def _serve_ring(
             http="httptools",
             timeout_keep_alive=75,
             timeout_graceful_shutdown=5,
+            lifespan="off",
             server_header=False,
         )
     )
@@ -356,6 +363,10 @@ async def _serve_ring(
     server.capture_signals = contextlib.nullcontext
     leaver = asyncio.create_task(drain_then_exit())
     try:
+        try:
+            bound.listen(BACKLOG)
+        except OSError as error:  # another server took the port while this one was loading
+            raise port_error(config.server.host, config.server.port, error) from None
         if not config.server.skip_server_warmup and not draining.is_set():
             await hub.probe(WARM_UP_TIMEOUT)
         host, port = bound.getsockname()[:2]

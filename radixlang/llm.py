@@ -65,7 +65,7 @@ class Engine:
         config = (server_args or Config.from_flat(model_path=model_path, **options)).resolve()
         configure(config.log.log_level, "engine")
         name = config.model.model_path
-        path = resolve_model_path(name)
+        path = resolve_model_path(name, config.model.download_dir)
         if path != name:
             config = config.replace(
                 model_path=str(path), served_model_name=config.model.served_model_name or name

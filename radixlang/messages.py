@@ -43,6 +43,8 @@ class Generate(msgspec.Struct, tag=True, array_like=True):
     #: which of the n samples of one prompt this is; enters the seed so that samples differ
     sample_index: int = 0
     received: float = 0.0
+    #: ids that end a text, as the tokenizer's files name them; empty: the model's config decides
+    eos_ids: tuple[int, ...] = ()
 
 
 class Abort(msgspec.Struct, tag=True, array_like=True):

@@ -142,12 +142,6 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_un
                 raise RequestError(
                     f"Each stop_regex must be 1 to {MAX_STOP_REGEX_BYTES} UTF-8 bytes long.", "stop_regex"
                 )
-            try:
-                compiled = re.compile(pattern)
-            except (re.error, RecursionError, OverflowError) as error:
-                raise RequestError(f"stop_regex {pattern!r} does not compile: {error}.", "stop_regex") from None
-            if compiled.match(""):
-                raise RequestError(f"stop_regex {pattern!r} matches the empty text.", "stop_regex")
         for name, ids in (("stop_token_ids", self.stop_token_ids), ("logit_bias", self.logit_bias or ())):
             for token in ids:
                 if not 0 <= token < vocab_size:

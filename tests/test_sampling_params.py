@@ -65,8 +65,6 @@ def test_null_stop_ids_are_dropped_and_bias_keys_are_strings_in_json():
         ("stop", ["a"] * 33),
         ("stop", [""]),
         ("stop", [1]),
-        ("stop_regex", "("),
-        ("stop_regex", "a*"),
         ("stop_regex", "x" * 257),
         ("stop_token_ids", [100]),
         ("stop_token_ids", [-1]),

@@ -42,6 +42,7 @@ def scheduler_limits(config: Config, shape: EngineShape) -> SchedulerLimits:
         chunked_prefill_size=chunk if chunk is not None else default_chunk(shape),
         max_prefill_tokens=schedule.max_prefill_tokens,
         max_queued_requests=schedule.max_queued_requests,
+        queue_timeout=schedule.queue_timeout,
         eos_ids=shape.eos_ids,
         vocab_size=shape.vocab_size,
         policy=schedule.schedule_policy,

@@ -57,3 +57,6 @@ class EngineShape:
     dtype: str
     attention_backend: str
     load_seconds: float
+    architecture: str = ""
+    model_type: str = ""
+    hidden_size: int = 0

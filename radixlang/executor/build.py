@@ -94,6 +94,9 @@ def build_executor(
         dtype=str(dtype).removeprefix("torch."),
         attention_backend=name,
         load_seconds=round(time.monotonic() - started, 3),
+        architecture=spec.architecture,
+        model_type=spec.family,
+        hidden_size=spec.hidden_size,
     )
     return executor, shape
 

@@ -22,6 +22,8 @@ class SchedulerLimits:
     """most prompt tokens of a step; without chunks a longer prompt still gets a step of its own"""
     max_queued_requests: int | None = None
     """most requests that wait for their first admission; None: no limit"""
+    queue_timeout: float | None = None
+    """seconds a new arrival may wait for its first admission; None: for ever"""
     eos_ids: tuple[int, ...] = ()
     vocab_size: int = 0
     """0: token ids are not checked"""

@@ -12,6 +12,7 @@ end by token is noticed late: the surplus token is dropped here. Must not know t
 
 from __future__ import annotations
 
+import itertools
 import time
 
 import numpy as np
@@ -37,7 +38,7 @@ Longs = npt.NDArray[np.int64]
 
 RETRY_STEPS = 8
 """a queue that memory holds up is not sorted and matched anew in every step"""
-ABORTED, BAD_REQUEST, INTERNAL = 499, 400, 500
+ABORTED, BAD_REQUEST, INTERNAL, OVERLOADED = 499, 400, 500, 503
 
 
 class Scheduler:
@@ -164,6 +165,7 @@ class Scheduler:
 
     def schedule(self, now: float) -> StepPlan | None:
         """The next step; None when there is nothing to do before a result or a request arrives."""
+        self._refuse_late(now)
         self._pages.begin_step()
         step = StepBuilder()
         self._budget = self.limits.prompt_budget
@@ -180,6 +182,16 @@ class Scheduler:
         self._flights[self._step] = step
         self._step += 1
         return plan
+
+    def _refuse_late(self, now: float) -> None:
+        """End new arrivals that have waited too long; one that has run before is never turned away."""
+        most = self.limits.queue_timeout
+        if most is None:
+            return
+        late = itertools.takewhile(lambda request: now - request.received > most, self._queue.by_arrival())
+        for request in list(late):
+            sentence = f"The request waited {now - request.received:.1f} s in the queue, the limit is {most:g} s."
+            self._outbox.append(self._fail(request, OVERLOADED, sentence))
 
     def _grant(self, step: StepBuilder, now: float) -> None:
         """Share the step out."""

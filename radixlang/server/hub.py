@@ -78,6 +78,7 @@ class Hub:
         #: when the engine last sent anything, seconds since the epoch
         self.heard = 0.0
         self._send = to_engine.send
+        self._eos_ids = tuple(getattr(tokenizer, "eos_ids", ()))
         self._dead: RadixLangError | None = None
         self._by_wire: dict[str, Sequence] = {}
         self._by_rid: dict[str, list[Sequence]] = {}
@@ -158,7 +159,7 @@ class Hub:
         packed = [pack_ids(ids) for ids, _ in fitted]
         try:
             for sequence in sequences:
-                self._send(_message(sequence, packed[sequence.prompt_index]))
+                self._send(_message(sequence, packed[sequence.prompt_index], self._eos_ids))
         except (TypeError, ValueError, OverflowError) as error:
             self._close(stream)
             raise RequestError(f"The request holds a value that cannot be passed on: {error}.") from None
@@ -445,7 +446,7 @@ class Hub:
         log.info("received %s: %s %s", sequence.rid, shown, sequence.sampling)
 
 
-def _message(sequence: Sequence, ids: bytes) -> Generate:
+def _message(sequence: Sequence, ids: bytes, eos_ids: tuple[int, ...]) -> Generate:
     request = sequence.request
     return Generate(
         rid=sequence.wire,
@@ -460,4 +461,5 @@ def _message(sequence: Sequence, ids: bytes) -> Generate:
         embed=request.embed,
         sample_index=sequence.sample,
         received=sequence.received,
+        eos_ids=eos_ids,
     )

@@ -13,6 +13,7 @@ import msgspec
 from radixlang.errors import RequestError
 from radixlang.sampling_params import SamplingParams
 from radixlang.server.stream import GenerateRequest
+from radixlang.text.stop_regex import compile_stop_regex
 
 MAX_TOP_LOGPROBS = 128
 MAX_ASKED_LOGPROBS = 1024
@@ -121,6 +122,8 @@ class Limits:
 
     def _sampling(self, sampling: SamplingParams) -> SamplingParams:
         sampling.verify(self.vocab_size)
+        for pattern in sampling.stop_regex:
+            compile_stop_regex(pattern)
         for name in ("json_schema", "regex", "ebnf", "structural_tag"):
             if getattr(sampling, name) is not None:
                 raise RequestError("constrained decoding is not available in this version.", name)

@@ -47,6 +47,7 @@ def load_folder_tokenizer(folder: Path) -> TokenizerParts:
         adds_bos=add_bos,
         templates=_templates(folder, config),
         named_tokens=named,
+        generation_config=_json(folder / "generation_config.json"),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import tokenizers
 
@@ -10,7 +11,8 @@ import tokenizers
 @dataclass(slots=True)
 class TokenizerParts:
     """`backend` does the encoding; `templates`: name -> Jinja source ("default" is the usual one);
-    `named_tokens`: what templates may refer to (`bos_token`, `eos_token`, ...)."""
+    `named_tokens`: what templates may refer to (`bos_token`, `eos_token`, ...); `generation_config`: the
+    sampling its makers advise, under Hugging Face's names."""
 
     backend: tokenizers.Tokenizer
     source: str
@@ -19,6 +21,7 @@ class TokenizerParts:
     adds_bos: bool = False
     templates: dict[str, str] = field(default_factory=dict)
     named_tokens: dict[str, str] = field(default_factory=dict)
+    generation_config: dict[str, Any] = field(default_factory=dict)
 
 
 def frame(

@@ -35,6 +35,8 @@ class Tokenizer:
         self.vocab_size: int = max([parts.backend.get_vocab_size(True), *(index + 1 for index in added)])
         self.eos_ids: tuple[int, ...] = tuple(index for index in parts.eos_ids if 0 <= index < self.vocab_size)
         self.named_tokens: Mapping[str, str] = parts.named_tokens
+        #: sampling that the model's makers advise (`temperature`, `top_p`, …); empty when the files say nothing
+        self.generation_config: Mapping[str, Any] = parts.generation_config
         self._templates = {"default": chat_template} if chat_template is not None else parts.templates
         self._compiled: dict[str, ChatTemplate] = {}
         self._to_bytes, self.drops_first_space = token_bytes_rule(parts.backend)

@@ -44,7 +44,7 @@ def wait_idle(server, timeout=20):
     """Gauges after the last request has ended; fails when something stays behind."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
-        info = httpx.get(server.url + "/get_server_info").json()
+        info = httpx.get(server.url + "/get_server_info").json()["internal_states"][0]
         if info["num_running_reqs"] == 0 and info["num_queue_reqs"] == 0 and info["num_used_tokens"] == 0:
             return info
         time.sleep(0.1)
@@ -142,18 +142,26 @@ def test_seeds_differ_repeat_and_ignore_traffic(client):
             future.result()
 
 
-def test_penalties_leave_the_prompt_alone(client):
-    """S09."""
+def test_penalties_leave_the_prompt_alone(server):
+    """S09: frequency and presence penalties see the answer only, the repetition penalty sees the prompt too."""
+    tokens = httpx.post(server.url + "/tokenize", json={"prompt": " Paris", "add_special_tokens": False}).json()
+    paris = tokens["tokens"][0]
 
     def first(**params):
-        answer = client.completions.create(
-            model="smol", prompt="Paris Paris Paris Paris", max_tokens=1, logprobs=5, temperature=0, **params
-        )
-        return answer.choices[0].logprobs.top_logprobs[0]
+        body = {
+            "text": "Paris Paris Paris Paris",
+            "sampling_params": {"temperature": 0, "max_new_tokens": 1, **params},
+            "return_logprob": True,
+            "token_ids_logprob": [paris, 500],
+        }
+        meta = httpx.post(server.url + "/generate", json=body, timeout=60).json()["meta_info"]
+        return [row[0] for row in meta["output_token_ids_logprobs"][0]]
 
     plain = first()
     assert first(frequency_penalty=2, presence_penalty=2) == pytest.approx(plain, abs=1e-3)
-    assert first(extra_body={"repetition_penalty": 2.0}) != pytest.approx(plain, abs=1e-3)
+    punished = first(repetition_penalty=2.0)
+    assert punished[0] < plain[0] - 1
+    assert punished[1] == pytest.approx(plain[1], abs=0.1)
 
 
 def test_stop_ids_outside_the_vocabulary_hurt_nobody(server):
