@@ -15,11 +15,15 @@ import msgspec
 class Sender(Protocol):
     def send(self, message: Any) -> None: ...
 
+    def close(self) -> None: ...
+
 
 class Receiver(Protocol):
     def receive(self, timeout: float | None) -> list[Any]:
         """All waiting messages; waits up to `timeout` seconds for the first (None: for ever, 0: not at all)."""
         ...
+
+    def close(self) -> None: ...
 
 
 class LocalChannel:
@@ -54,7 +58,7 @@ class ZmqSender:
     def __init__(self, address: str) -> None:
         import zmq
 
-        self._socket = zmq.Context.instance().socket(zmq.PUSH)
+        self._socket: Any = zmq.Context.instance().socket(zmq.PUSH)
         self._socket.setsockopt(zmq.SNDHWM, 0)
         self._socket.setsockopt(zmq.LINGER, 1000)
         self._socket.connect(address)
@@ -74,7 +78,7 @@ class ZmqReceiver:
         import zmq
 
         self._zmq = zmq
-        self.socket = zmq.Context.instance().socket(zmq.PULL)
+        self.socket: Any = zmq.Context.instance().socket(zmq.PULL)
         self.socket.setsockopt(zmq.RCVHWM, 0)
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.bind(address)

@@ -44,7 +44,7 @@ class ModelConfig:
     )
     dtype: str = flag(
         "auto",
-        "Arithmetic of the weights; auto takes the fastest exact form on CPUs and the checkpoint's on GPUs.",
+        "Arithmetic; auto is the checkpoint's on GPUs, and on CPUs exact weights with 16-bit activations.",
         choices=("auto", "float32", "float", "bfloat16", "float16", "half"),
     )
     context_length: int | None = flag(None, "Longest prompt plus answer in tokens; the model's own by default.")
@@ -246,15 +246,15 @@ class Config:
         need(chunk is None or chunk == -1 or chunk >= 1, "chunked_prefill_size", chunk, "-1 or at least 1")
         need(s.schedule_conservativeness > 0, "schedule_conservativeness", s.schedule_conservativeness, "above 0")
         need(0 <= v.port <= 65535, "port", v.port, "between 0 and 65535 (0 takes a free one)")
-        for name, value in (
+        for name, text in (
             ("json_model_override_args", m.json_model_override_args),
             ("default_chat_template_kwargs", v.default_chat_template_kwargs),
         ):
             try:
-                ok = isinstance(json.loads(value), dict)
+                ok = isinstance(json.loads(text), dict)
             except ValueError:
                 ok = False
-            need(ok, name, repr(value), "a JSON object")
+            need(ok, name, repr(text), "a JSON object")
         policy = "priority" if s.enable_priority_scheduling and s.schedule_policy == "fcfs" else s.schedule_policy
         dtype = {"float": "float32", "half": "float16"}.get(m.dtype, m.dtype)
         # Import here: the registries live in the host column, above this module.

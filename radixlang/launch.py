@@ -69,9 +69,7 @@ class ProcessRing:
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self.from_ring: Receiver = ZmqReceiver(server_in, ToServer)
         try:
-            self._children["engine"] = spawn(
-                "radixlang.engine.worker", Start(config, engine_in, detokenizer_in)
-            )
+            self._children["engine"] = spawn("radixlang.engine.worker", Start(config, engine_in, detokenizer_in))
             self._children["detokenizer"] = spawn(
                 "radixlang.text.worker", Start(config, detokenizer_in, server_in)
             )
@@ -101,7 +99,9 @@ class ProcessRing:
                         raise start_error(message)
                 raise EngineDeadError(problem)
             if time.monotonic() > deadline:
-                raise EngineDeadError(f"No answer from {', '.join(sorted(waiting))} after {STARTUP_TIMEOUT:.0f} s.")
+                raise EngineDeadError(
+                    f"No answer from {', '.join(sorted(waiting))} after {STARTUP_TIMEOUT:.0f} s."
+                )
 
     def dead(self) -> str | None:
         for name, child in self._children.items():
@@ -130,7 +130,7 @@ class ProcessRing:
                 child.wait()
         for end in (getattr(self, "to_engine", None), self.from_ring):
             if end is not None:
-                end.close()  # type: ignore[attr-defined]
+                end.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 

@@ -67,9 +67,7 @@ class Engine:
         name = config.model.model_path
         path = resolve_model_path(name, config.model.download_dir)
         if path != name:
-            config = config.replace(
-                model_path=str(path), served_model_name=config.model.served_model_name or name
-            )
+            config = config.replace(model_path=str(path), served_model_name=config.model.served_model_name or name)
         self.config = config
         self.ring = InlineRing(config, progress) if inline else ProcessRing(config, progress)
         self._closed = False
@@ -88,7 +86,12 @@ class Engine:
 
     @overload
     def generate(
-        self, prompt: str | list[str] | None = ..., sampling_params: Any = ..., *, stream: Literal[True], **fields: Any
+        self,
+        prompt: str | list[str] | None = ...,
+        sampling_params: Any = ...,
+        *,
+        stream: Literal[True],
+        **fields: Any,
     ) -> Iterator[Answer]: ...
     @overload
     def generate(

@@ -55,7 +55,9 @@ def test_unknown_option_suggests_the_nearest():
         Config.from_flat(model_pth="x")
 
 
-@pytest.mark.parametrize(("name", "value"), [("page_size", "4"), ("port", True), ("model_path", 3), ("log_requests", 1)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("page_size", "4"), ("port", True), ("model_path", 3), ("log_requests", 1)]
+)
 def test_wrong_types_are_refused(name, value):
     with pytest.raises(ConfigError, match=name):
         Config.from_flat(**{name: value})

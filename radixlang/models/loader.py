@@ -123,9 +123,10 @@ def load(spec: ModelSpec, model: ModelConfig, device: str, dtype: torch.dtype, p
 
 
 def choose_method(model: ModelConfig, device: str, dtype: torch.dtype) -> str:
-    """On CPUs `--dtype auto` keeps the stored form and computes in float32; all else is dense."""
-    automatic = model.dtype == "auto" and dtype == torch.float32
-    return "cpu_packed" if automatic and torch.device(device).type == "cpu" else "unquantized"
+    """On CPUs float32 keeps the stored form, and `--dtype auto` rounds activations to 16 bits; all else is dense."""
+    if torch.device(device).type != "cpu" or dtype != torch.float32:
+        return "unquantized"
+    return "cpu_packed" if model.dtype == "auto" else "cpu_packed_float"
 
 
 def choose_ops(device: str, dtype: torch.dtype) -> str:

@@ -48,7 +48,9 @@ class Arrivals:
         params = message.sampling
         drawn = self._random.getrandbits(63)
         seed = drawn if params.sampling_seed is None else mixed_seed(params.sampling_seed, message.sample_index)
-        sampling = msgspec.structs.replace(RowSampling.of(params, message.eos_ids or self._limits.eos_ids, 0), seed=seed)
+        sampling = msgspec.structs.replace(
+            RowSampling.of(params, message.eos_ids or self._limits.eos_ids, 0), seed=seed
+        )
         return Request(message, tokens, limit, sampling, frozenset(sampling.end_ids), now)
 
     def _limit(self, message: Generate, tokens: Ints) -> int:

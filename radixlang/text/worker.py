@@ -88,9 +88,7 @@ class DetokenizerLoop:
         kept: list[int] = []
         out.counts, out.finishes = [], []
         offset = 0
-        for i, (rid, count, finish) in enumerate(
-            zip(message.rids, message.counts, message.finishes, strict=True)
-        ):
+        for i, (rid, count, finish) in enumerate(zip(message.rids, message.counts, message.finishes, strict=True)):
             delta = state.push(rid, ids[offset : offset + count], finish)
             offset += count
             if delta is None:

@@ -192,7 +192,9 @@ def test_multi_turn_is_served_from_the_cache(client):
 
 def test_tokenize_round_trip(server):
     text = "Grüße, 世界! 🙂\n"
-    tokens = httpx.post(server.url + "/tokenize", json={"prompt": text, "add_special_tokens": False}).json()["tokens"]
+    tokens = httpx.post(server.url + "/tokenize", json={"prompt": text, "add_special_tokens": False}).json()[
+        "tokens"
+    ]
     assert httpx.post(server.url + "/detokenize", json={"tokens": tokens}).json()["text"] == text
 
 
@@ -200,7 +202,9 @@ def test_disconnects_free_their_pages_and_change_no_text(server):
     """Part of issue 2's line 7; `benchmarks/disconnects.py` is the whole of it."""
     rng = random.Random(4)
     prompts = [f"Write a story about the number {i}." for i in range(24)]
-    bodies = [{"text": p, "sampling_params": {"temperature": 0, "max_new_tokens": 24}, "stream": True} for p in prompts]
+    bodies = [
+        {"text": p, "sampling_params": {"temperature": 0, "max_new_tokens": 24}, "stream": True} for p in prompts
+    ]
     alone = [
         httpx.post(server.url + "/generate", json={**body, "stream": False}, timeout=60).json()["text"]
         for body in bodies[:6]
@@ -254,7 +258,10 @@ def test_sigterm_drains(smollm2_path, tmp_path):
     result = {}
 
     def ask():
-        body = {"text": "Tell me a story.", "sampling_params": {"temperature": 0, "max_new_tokens": 60, "ignore_eos": True}}
+        body = {
+            "text": "Tell me a story.",
+            "sampling_params": {"temperature": 0, "max_new_tokens": 60, "ignore_eos": True},
+        }
         result["answer"] = httpx.post(running.url + "/generate", json=body, timeout=60)
 
     thread = threading.Thread(target=ask)
@@ -333,12 +340,12 @@ def test_queue_limit(smollm2_path, tmp_path):
 
 
 def test_queue_timeout(smollm2_path, tmp_path):
-    running = Server(
-        smollm2_path, "--queue-timeout", "0.5", "--max-running-requests", "1", log=tmp_path / "log"
-    )
+    running = Server(smollm2_path, "--queue-timeout", "0.5", "--max-running-requests", "1", log=tmp_path / "log")
     body = {"text": "Tell me.", "sampling_params": {"temperature": 0, "max_new_tokens": 120, "ignore_eos": True}}
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
-        codes = sorted(pool.map(lambda _: httpx.post(running.url + "/generate", json=body, timeout=60).status_code, range(3)))
+        codes = sorted(
+            pool.map(lambda _: httpx.post(running.url + "/generate", json=body, timeout=60).status_code, range(3))
+        )
     assert codes == [200, 503, 503]
     assert running.stop() == 0
 
@@ -357,7 +364,11 @@ def test_queue_timeout(smollm2_path, tmp_path):
 )
 def test_bad_flags_are_one_clear_line(flags, words, smollm2_path):
     result = subprocess.run(
-        [sys.executable, "-m", "radixlang.launch_server", *flags], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "radixlang.launch_server", *flags],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     lines = [line for line in result.stderr.splitlines() if line.strip()]
     assert result.returncode == 2
@@ -372,7 +383,15 @@ def test_port_in_use_is_found_before_the_model_loads(smollm2_path):
         port = taken.getsockname()[1]
         began = time.monotonic()
         result = subprocess.run(
-            [sys.executable, "-m", "radixlang.launch_server", "--model-path", str(smollm2_path), "--port", str(port)],
+            [
+                sys.executable,
+                "-m",
+                "radixlang.launch_server",
+                "--model-path",
+                str(smollm2_path),
+                "--port",
+                str(port),
+            ],
             capture_output=True,
             text=True,
             timeout=60,

@@ -30,7 +30,9 @@ def compare(case, out, new=64):
         if got != want:
             assert case["top1_minus_top2"][step] < TOLERANCE, f"{name}: token {step} differs"
             return
-        assert meta["output_token_logprobs"][step][0] == pytest.approx(case["greedy_logprobs"][step], abs=TOLERANCE)
+        assert meta["output_token_logprobs"][step][0] == pytest.approx(
+            case["greedy_logprobs"][step], abs=TOLERANCE
+        )
         if step < len(case["top5_first8"]):
             top = {token: value for value, token, _ in meta["output_top_logprobs"][step]}
             for token, value in case["top5_first8"][step]:
@@ -72,7 +74,9 @@ def test_smollm2_pages_chunks_hits_and_company(smollm2_path, page, dtype):
         )
         assert sum(out["meta_info"]["cached_tokens"] for out in hits) > 0
         for case, out in zip(cases, hits, strict=True):
-            differing = [i for i, (a, b) in enumerate(zip(out["output_ids"], case["greedy_ids"], strict=True)) if a != b]
+            differing = [
+                i for i, (a, b) in enumerate(zip(out["output_ids"], case["greedy_ids"], strict=True)) if a != b
+            ]
             assert not differing or case["top1_minus_top2"][differing[0]] < TOLERANCE
 
 
