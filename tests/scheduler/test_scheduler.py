@@ -593,3 +593,22 @@ def test_hopeless_request_makes_way_in_the_step_in_which_it_fails() -> None:
     assert run.plans[-1].starts.tolist() == [12]  # `b`, on the pages that `a` left in the tree
     finished(run)
     assert run.outcomes["b"].finish is not None
+
+
+def test_a_new_arrival_that_waits_too_long_is_refused() -> None:
+    limits = SchedulerLimits(
+        num_pages=50, page_size=4, context_length=128, max_running_requests=1, queue_timeout=2.0
+    )
+    scheduler = Scheduler(limits, now=0.0)
+    for rid, now in (("a", 0.0), ("b", 1.0)):
+        message = Generate(rid, pack_ids([5, 6, 7]), SamplingParams(max_new_tokens=50))
+        assert scheduler.add(message, now) is None
+        assert scheduler.schedule(now) is not None or rid == "b"
+    scheduler.schedule(2.5)
+    assert scheduler.take_messages() == []
+    scheduler.schedule(3.5)
+    (failed,) = scheduler.take_messages()
+    assert (failed.rid, failed.status) == ("b", 503)
+    assert "waited" in failed.message
+    assert scheduler.rids() == ["a"]
+    scheduler.check()
