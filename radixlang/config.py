@@ -169,6 +169,9 @@ class Config:
             mine = {f.name: left.pop(f.name) for f in dataclasses.fields(group_type) if f.name in left}
             for name, value in mine.items():
                 mine[name] = _checked(name, value, _field_types(group_type)[name])
+                choices = next(f for f in dataclasses.fields(group_type) if f.name == name).metadata["choices"]
+                if choices and value not in choices:
+                    raise ConfigError(f"Option {name} must be one of {', '.join(choices)}, got {value!r}.")
             groups[group.name] = group_type(**mine)
         if left:
             name = next(iter(left))
@@ -244,6 +247,8 @@ class Config:
         need(s.queue_timeout is None or s.queue_timeout > 0, "queue_timeout", s.queue_timeout, "above 0")
         chunk = s.chunked_prefill_size
         need(chunk is None or chunk == -1 or chunk >= 1, "chunked_prefill_size", chunk, "-1 or at least 1")
+        for name, key in (("api_key", v.api_key), ("admin_api_key", v.admin_api_key)):
+            need(key != "", name, "an empty text", "a key (leave the flag out for none)")
         need(s.schedule_conservativeness > 0, "schedule_conservativeness", s.schedule_conservativeness, "above 0")
         need(0 <= v.port <= 65535, "port", v.port, "between 0 and 65535 (0 takes a free one)")
         for name, text in (

@@ -15,13 +15,15 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO
 
 from radixlang.errors import ModelError
 
 _CHUNK = 1 << 20
+#: what a served model needs from the hub; pickles and other frameworks' weights are left there
+_HUB_PATTERNS = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "1_Pooling/*"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class PackagedModel:
         size: bytes of the file (of all files of a folder).
         sha256: digests, by file name within the folder; the key of a single file is its own name.
         licence: what its makers ask of its users.
+        sampling: what its makers advise, for requests that say nothing (a GGUF file often has none).
     """
 
     name: str
@@ -46,6 +49,7 @@ class PackagedModel:
     size: int
     sha256: Mapping[str, str]
     licence: str
+    sampling: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def is_folder(self) -> bool:
@@ -64,6 +68,7 @@ MODELS: tuple[PackagedModel, ...] = (
             "SmolLM2-135M-Instruct.Q4_1.gguf": "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
         },
         licence="Apache-2.0",
+        sampling={"temperature": 0.2, "top_p": 0.9},
     ),
     PackagedModel(
         name="gemma-3-270m",
@@ -120,6 +125,12 @@ def find(name: str) -> PackagedModel | None:
     return next((model for model in MODELS if model.name == wanted), None)
 
 
+def advised_sampling(path: str | Path) -> dict[str, float]:
+    """Sampling that the makers of a packaged model advise, by the name of its file; empty for other models."""
+    name = Path(path).name
+    return next((dict(model.sampling) for model in MODELS if model.target == name), {})
+
+
 def cached_path(model: PackagedModel, folder: str | Path | None = None) -> Path | None:
     """Where `model` lies in the cache, or None when it is absent or has the wrong size."""
     path = _models_dir(folder) / model.target
@@ -170,26 +181,48 @@ def fetch(model: PackagedModel, folder: str | Path | None = None, quiet: bool = 
     return path
 
 
-def resolve_model_path(name: str, folder: str | Path | None = None) -> str:
-    """What the engine is given for `name`: packaged models become a path (fetched on demand), the rest stays.
+def resolve_model_path(name: str, folder: str | Path | None = None, revision: str | None = None) -> str:
+    """Where the files of `name` are on this machine, fetched first if they have to be.
 
-    An existing file or folder wins over a packaged model of the same name. A hub id passes through.
+    An existing file or folder wins over a packaged model of the same name; what is neither is a hub id.
+
+    Args:
+        folder: where downloads are kept.
+        revision: branch, tag or commit of a hub model.
 
     Raises:
-        ModelError: a packaged model cannot be fetched, or `name` is clearly a path and nothing is there.
+        ModelError: the model cannot be fetched, or `name` is clearly a path and nothing is there.
     """
     path = Path(name).expanduser()
-    if name and path.exists():
-        return str(path)
     model = find(name)
-    if model is not None:
-        return str(fetch(model, folder))
+    local = str(path) if name and path.exists() else str(fetch(model, folder)) if model is not None else None
+    if local is not None:
+        if revision is not None:
+            raise ModelError(f"--revision {revision} is for models of the hub; {name} is on this machine.")
+        return local
     if name.startswith(("/", "./", "../", "~")) or name.endswith((".gguf", ".safetensors")):
         raise ModelError(
             f"There is no model at {name}; give a folder in Hugging Face layout, a .gguf file, a hub id, "
             f"or one of: default, {', '.join(model.name for model in MODELS)}."
         )
-    return name
+    return _from_hub(name, folder, revision)
+
+
+def _from_hub(name: str, folder: str | Path | None, revision: str | None) -> str:
+    """The local snapshot of a hub model."""
+    nothing = f"There is no file, folder or packaged model {name}"
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        raise ModelError(f"{nothing}, and taking it from the hub needs: pip install 'radixlang[hub]'.") from None
+    try:
+        return snapshot_download(name, revision=revision, cache_dir=folder, allow_patterns=_HUB_PATTERNS)
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ModelError(
+            f"{nothing}, and the hub did not give it either ({type(error).__name__}: {reason}); check the path, "
+            "the hub id or the network."
+        ) from None
 
 
 def _models_dir(folder: str | Path | None) -> Path:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from radixlang.channel import LocalChannel, Receiver, Sender, ZmqReceiver, ZmqSender
 from radixlang.config import Config
 from radixlang.errors import ConfigError, EngineDeadError, ModelError
+from radixlang.hub_files import resolve_model_path
 from radixlang.log import configure, get_logger
 from radixlang.messages import Dead, Drain, Progress, Ready, Stopped, ToServer
 from radixlang.process import Start, spawn
@@ -34,6 +35,8 @@ log = get_logger(__name__)
 STARTUP_TIMEOUT = 1800.0
 """seconds; large checkpoints on slow disks take long, a hung process must still be noticed"""
 
+LAST_WORDS_WAIT = 3.0
+"""seconds in which the reason of a stage's death must arrive"""
 WARM_UP_TIMEOUT = 300.0
 """seconds for the first trial request"""
 
@@ -93,15 +96,20 @@ class ProcessRing:
                     raise start_error(message)
             problem = self.dead()
             if problem:
-                # Its last words may still be on the way.
-                for message in self.from_ring.receive(0.5):
-                    if isinstance(message, Dead):
-                        raise start_error(message)
-                raise EngineDeadError(problem)
+                raise self._last_words() or EngineDeadError(problem)
             if time.monotonic() > deadline:
                 raise EngineDeadError(
                     f"No answer from {', '.join(sorted(waiting))} after {STARTUP_TIMEOUT:.0f} s."
                 )
+
+    def _last_words(self) -> Exception | None:
+        """Why a stage died, if it could still say so: its message may be on the way."""
+        until = time.monotonic() + LAST_WORDS_WAIT
+        while time.monotonic() < until:
+            for message in self.from_ring.receive(0.1):
+                if isinstance(message, Dead):
+                    return start_error(message)
+        return None
 
     def dead(self) -> str | None:
         for name, child in self._children.items():
@@ -246,6 +254,22 @@ def port_error(host: str, port: int, error: OSError) -> ConfigError:
     return ConfigError(f"Cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}; choose another --port.")
 
 
+def with_model_files(config: Config) -> Config:
+    """`config` with the model's name replaced by its path on this machine, fetched if it has to be; clients may
+    still use the name. Every process then finds the same files.
+
+    Raises:
+        ModelError: the model cannot be fetched, or its path does not exist.
+    """
+    named = config.model.model_path
+    path = resolve_model_path(named, config.model.download_dir, config.model.revision)
+    if path == named:
+        return config
+    return config.replace(
+        model_path=path, revision=None, served_model_name=config.model.served_model_name or named
+    )
+
+
 def serve(config: Config, progress: ProgressHook | None = None, ready: Callable[[str], None] | None = None) -> int:
     """Start everything and serve HTTP until a signal or a death. → exit code.
 
@@ -258,7 +282,8 @@ def serve(config: Config, progress: ProgressHook | None = None, ready: Callable[
     configure(config.log.log_level, "server")
     bound = check_port(config.server.host, config.server.port)
     try:
-        return _serve(config, bound, progress, ready)
+        # The port comes first: it must not be taken when a long download ends.
+        return _serve(with_model_files(config), bound, progress, ready)
     finally:
         bound.close()
 

@@ -7,18 +7,20 @@ async callers share it. Must not import torch itself.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import concurrent.futures
 import threading
 import weakref
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any, Literal, TypeVar, overload
 
+import msgspec
+
 from radixlang.config import Config
 from radixlang.errors import EngineDeadError, RequestError
-from radixlang.hub_files import resolve_model_path
-from radixlang.launch import InlineRing, ProcessRing, ProgressHook, RingReader
+from radixlang.launch import InlineRing, ProcessRing, ProgressHook, Ring, RingReader, with_model_files
 from radixlang.log import configure
+from radixlang.sampling_params import SamplingParams
+from radixlang.server.admin import model_facts
 from radixlang.server.hub import Hub
 from radixlang.server.native import (
     GenerateBody,
@@ -34,8 +36,6 @@ from radixlang.text.worker import load_for
 
 T = TypeVar("T")
 Answer = dict[str, Any]
-
-_open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
 class Engine:
@@ -64,20 +64,24 @@ class Engine:
             options.pop(spelling, None)
         config = (server_args or Config.from_flat(model_path=model_path, **options)).resolve()
         configure(config.log.log_level, "engine")
-        name = config.model.model_path
-        path = resolve_model_path(name, config.model.download_dir)
-        if path != name:
-            config = config.replace(model_path=str(path), served_model_name=config.model.served_model_name or name)
+        config = with_model_files(config)
         self.config = config
         self.ring = InlineRing(config, progress) if inline else ProcessRing(config, progress)
+        try:
+            self.tokenizer = load_for(config)
+        except BaseException:
+            self.ring.close()
+            raise
         self._closed = False
-        _open_engines.add(self)
-        self.tokenizer = load_for(config)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="radixlang-hub", daemon=True)
         self._thread.start()
         self.hub: Hub = self._call(self._make_hub())
         self._reader = RingReader(self.ring, self.hub, self._loop, lambda: None)
+        # An engine that is forgotten is shut down too: a notebook's cell that is run again must not leak a model.
+        self._finalizer = weakref.finalize(
+            self, _shut_down, self._reader, self._loop, self.hub, self.ring, self._thread
+        )
 
     async def _make_hub(self) -> Hub:
         return Hub(self.config, self.tokenizer, self.ring.info, self.ring.to_engine)
@@ -244,6 +248,10 @@ class Engine:
         """The configuration and the engine's figures, flat."""
         return {**self.config.flat(), **self._call(self.hub.control("server_info"))}
 
+    def get_model_info(self) -> dict[str, Any]:
+        """What is served: paths, kind of model, longest context."""
+        return model_facts(self.config, self.hub)
+
     def abort_request(self, rid: str = "", abort_all: bool = False) -> None:
         """End a request (exact id) or all; their answers then finish with the reason `abort`."""
 
@@ -258,17 +266,8 @@ class Engine:
 
     def shutdown(self) -> None:
         """End the engine. Running requests fail; calling it twice is harmless."""
-        if self._closed:
-            return
         self._closed = True
-        _open_engines.discard(self)
-        self._reader.stop()
-        self._loop.call_soon_threadsafe(self.hub.fail_all, EngineDeadError("The engine was shut down."))
-        self.ring.close()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
-        self.hub.close()
-        self._loop.close()
+        self._finalizer()
 
     def __enter__(self) -> Engine:
         return self
@@ -297,21 +296,45 @@ class Engine:
 
 
 def _body(prompt: Any, sampling_params: Any, fields: dict[str, Any]) -> GenerateBody:
+    """The same checks of types as a body over HTTP gets; arrays of ids (numpy, torch) stand for lists."""
     unknown = sorted(set(fields) - set(GenerateBody.__struct_fields__))
     if unknown:
         raise RequestError(f"Unknown argument {unknown[0]!r} of generate.", unknown[0])
     if "text" in fields:
         raise RequestError("Pass the text as `prompt`.", "text")
-    return GenerateBody(text=prompt, sampling_params=sampling_params, **fields)
+    if isinstance(sampling_params, SamplingParams):
+        sampling_params = msgspec.to_builtins(sampling_params)
+    values = {"text": prompt, "sampling_params": sampling_params, **fields}
+    try:
+        return msgspec.convert({name: _plain(value) for name, value in values.items()}, GenerateBody)
+    except msgspec.ValidationError as error:
+        text = str(error).replace("$.text", "$.prompt")
+        raise RequestError(f"Argument of generate: {text}.") from None
+
+
+def _plain(value: Any) -> Any:
+    """`value` with arrays and tuples as lists."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, list | tuple):
+        return [_plain(item) if hasattr(item, "tolist") or isinstance(item, tuple) else item for item in value]
+    return value
 
 
 def _without(mapping: dict[str, Any], *names: str) -> dict[str, Any]:
     return {key: value for key, value in mapping.items() if key not in names}
 
 
-def _shut_all() -> None:
-    for engine in list(_open_engines):
-        engine.shutdown()
-
-
-atexit.register(_shut_all)
+def _shut_down(
+    reader: RingReader, loop: asyncio.AbstractEventLoop, hub: Hub, ring: Ring, thread: threading.Thread
+) -> None:
+    """End everything an engine started; `weakref.finalize` runs it once, at program exit at the latest."""
+    reader.stop()
+    loop.call_soon_threadsafe(hub.fail_all, EngineDeadError("The engine was shut down."))
+    ring.close()
+    loop.call_soon_threadsafe(loop.stop)
+    if thread is not threading.current_thread():
+        thread.join(5)
+    hub.close()
+    if not loop.is_running():
+        loop.close()

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from radixlang.channel import ZmqSender
+from radixlang.channel import ZmqSender, leave
 from radixlang.config import Config
 from radixlang.errors import ConfigError, ModelError
 from radixlang.log import configure, get_logger
@@ -61,7 +61,8 @@ def run_stage(name: str, body: Callable[[Start, ZmqSender], None]) -> None:
         log.error("the %s died", name, exc_info=error)
         sender.send(Dead(name, f"{type(error).__name__}: {error}", traceback.format_exc()))
         code = 1
-    sender.close()
+    # Closing a socket is not enough: what it has not sent yet dies with the process.
+    leave()
     sys.stdout.flush()
     sys.stderr.flush()
     # Threads of libraries must not keep a stage alive.

@@ -68,10 +68,11 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_un
         if not isinstance(raw, dict):
             raise RequestError("sampling_params must be an object.", "sampling_params")
         values = dict(raw)
-        if "seed" in values and "sampling_seed" not in values:
-            values["sampling_seed"] = values.pop("seed")
-        if "max_tokens" in values and "max_new_tokens" not in values:
-            values["max_new_tokens"] = values.pop("max_tokens")
+        for alias, meant in (("seed", "sampling_seed"), ("max_tokens", "max_new_tokens")):
+            if alias in values:
+                if meant in values:
+                    raise RequestError(f"{alias} and {meant} mean the same; give one of them.", alias)
+                values[meant] = values.pop(alias)
         fill_context = "max_new_tokens" in values and values["max_new_tokens"] is None
         values = {key: value for key, value in values.items() if value is not None}
         for key in ("stop", "stop_regex"):

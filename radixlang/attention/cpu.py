@@ -43,8 +43,12 @@ class CpuAttention:
         plan: None,
     ) -> torch.Tensor:
         how = (layer.scale, layer.window, layer.softcap)
+        # The kernels compute in float32; a model of another dtype gets its own back.
+        q, dtype = q.float(), q.dtype
         if batch.max_query == 1:
-            return self._kernels.decode(q, k_cache, v_cache, batch.page_table, batch.rows, batch.lengths, *how)
-        return self._kernels.extend(
-            q, k_cache, v_cache, batch.page_table, batch.rows, batch.query_starts, batch.lengths, *how
-        )
+            out = self._kernels.decode(q, k_cache, v_cache, batch.page_table, batch.rows, batch.lengths, *how)
+        else:
+            out = self._kernels.extend(
+                q, k_cache, v_cache, batch.page_table, batch.rows, batch.query_starts, batch.lengths, *how
+            )
+        return out.to(dtype)

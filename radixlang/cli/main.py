@@ -41,6 +41,9 @@ def usage() -> str:
 
 def run(argv: Sequence[str]) -> int:
     """`radixlang version`."""
+    if argv and argv[0] in ("-h", "--help"):
+        print("usage: radixlang version\n\nPrint the version.")
+        return 0
     if argv:
         raise ConfigError("`radixlang version` takes no arguments.")
     from radixlang import __version__

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from radixlang.config import add_arguments, flat_names, options, read_file
 from radixlang.errors import ConfigError
-from radixlang.hub_files import resolve_model_path
 
 if TYPE_CHECKING:
     from radixlang.llm import Engine
@@ -71,7 +70,7 @@ def open_engine(args: argparse.Namespace) -> Engine:
     known = set(flat_names())
     values = read_file(args.config) if hasattr(args, "config") else {}
     values |= {name: value for name, value in vars(args).items() if name in known}
-    values["model_path"] = resolve_model_path(values.get("model_path") or "default", values.get("download_dir"))
+    values.setdefault("model_path", "default")
     from radixlang.llm import Engine
 
     return Engine(inline=True, **values)

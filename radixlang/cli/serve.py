@@ -6,14 +6,13 @@ Flag names follow SGLang's. Must not import torch.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import sys
 from collections.abc import Sequence
 
 from radixlang.cli.parser import Parser
 from radixlang.config import Config, add_arguments, from_namespace
 from radixlang.errors import ConfigError
-from radixlang.hub_files import DEFAULT_MODEL, resolve_model_path
+from radixlang.hub_files import DEFAULT_MODEL
 
 
 def build_parser(prog: str = "radixlang serve") -> Parser:
@@ -49,21 +48,6 @@ def configuration(argv: Sequence[str]) -> Config:
     return config.resolve()
 
 
-def with_model_files(config: Config) -> Config:
-    """`config` with a packaged model's name replaced by its path; clients may still use the name.
-
-    Raises:
-        ModelError: the model cannot be fetched, or its path does not exist.
-    """
-    named = config.model.model_path
-    path = resolve_model_path(named, config.model.download_dir)
-    if path == named:
-        return config
-    served = config.model.served_model_name or named
-    model = dataclasses.replace(config.model, model_path=path, served_model_name=served)
-    return dataclasses.replace(config, model=model)
-
-
 class StartProgress:
     """Shows how far the start is: a line that is redrawn on a terminal, nothing elsewhere (the log tells)."""
 
@@ -89,11 +73,8 @@ class StartProgress:
 def run(argv: Sequence[str]) -> int:
     """Serve until told to stop; returns the server's exit code."""
     config = configuration(argv)
-    from radixlang.launch import check_port, serve
+    from radixlang.launch import serve
 
-    # A taken port must show before a model is downloaded for it.
-    check_port(config.server.host, config.server.port).close()
-    config = with_model_files(config)
     progress = StartProgress()
 
     def ready(url: str) -> None:

@@ -122,6 +122,9 @@ class DeviceExecutor:
             elif not isinstance(action, Flush):  # a flush needs nothing: all that is cached here is KV pages
                 raise EngineError(f"This executor does not know the action {type(action).__name__}.")
         batch = inputs.batch
+        prompts = any(wish.first_logit >= 0 and len(wish.targets) for wish in plan.logprobs)
+        if batch.max_query > 1 and not (self.spec.encoder or prompts or plan.pools.any()):
+            batch.wanted = inputs.sample_ends  # the last layer's work for the others would be thrown away
         attention_plan = None if self.spec.encoder else self.attention.plan(batch)
         with forwarding(ForwardContext(batch, self.attention, attention_plan, self.pool.layers)):
             hidden = self.model(batch.input_ids, batch.positions)
@@ -130,7 +133,9 @@ class DeviceExecutor:
                 pooled, ticket.failed = pool_rows(plan, inputs, hidden, self.spec)
                 ticket.pooled = {b: self.platform.home(vector) for b, vector in pooled.items()}
             if len(inputs.sample_rows):
-                ticket.logits = self.model.logits(hidden[inputs.sample_ends])
+                # A model may have left the others out already.
+                last = hidden if len(hidden) == len(inputs.sample_ends) else hidden[inputs.sample_ends]
+                ticket.logits = self.model.logits(last)
         if not len(plan.masked):
             self._sample(ticket, None)
 

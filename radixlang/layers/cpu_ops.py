@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import torch
 
 from radixlang.kernels.cpu import fused
 from radixlang.layers.attention import Attention
+from radixlang.layers.cpu_replay import Replays
 from radixlang.layers.ops import TorchOps, cos_sin
+
+if TYPE_CHECKING:
+    from radixlang.forward import ForwardBatch
+    from radixlang.layers.ops import LayersBody
 
 Rotation = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -16,6 +23,7 @@ class CpuOps:
 
     def __init__(self) -> None:
         self._torch = TorchOps()
+        self._replays = Replays()
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         return fused.rms_norm(x, weight, eps)
@@ -58,3 +66,8 @@ class CpuOps:
 
     def gated(self, gate_up: torch.Tensor, activation: str) -> torch.Tensor:
         return fused.gated(gate_up, activation)
+
+    def run_layers(
+        self, body: LayersBody, stream: torch.Tensor, rotations: list[Any], batch: ForwardBatch
+    ) -> torch.Tensor:
+        return self._replays.run(body, stream, rotations, batch)

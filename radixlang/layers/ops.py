@@ -6,6 +6,7 @@ methods. Nothing here knows a model or a step's rows.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -14,7 +15,10 @@ import torch.nn.functional as F
 from radixlang.registry import Registry
 
 if TYPE_CHECKING:
+    from radixlang.forward import ForwardBatch
     from radixlang.layers.attention import Attention
+
+    LayersBody = Callable[[torch.Tensor, list[Any], ForwardBatch], torch.Tensor]
 
 
 class Ops(Protocol):
@@ -55,6 +59,13 @@ class Ops(Protocol):
 
     def gated(self, gate_up: torch.Tensor, activation: str) -> torch.Tensor:
         """[T, 2 I] → act(first half) * second half; activation "silu", "gelu" or "gelu_tanh"."""
+        ...
+
+    def run_layers(
+        self, body: LayersBody, stream: torch.Tensor, rotations: list[Any], batch: ForwardBatch
+    ) -> torch.Tensor:
+        """`body(stream, rotations, batch)`, or what gives the same. `body` must do the same for the same number
+        of tokens, whatever is in the tensors."""
         ...
 
 
@@ -106,6 +117,11 @@ class TorchOps:
     def gated(self, gate_up: torch.Tensor, activation: str) -> torch.Tensor:
         gate, up = gate_up.chunk(2, -1)
         return activate(gate, activation).mul_(up)
+
+    def run_layers(
+        self, body: LayersBody, stream: torch.Tensor, rotations: list[Any], batch: ForwardBatch
+    ) -> torch.Tensor:
+        return body(stream, rotations, batch)
 
 
 def cos_sin(positions: torch.Tensor, inverse: torch.Tensor, factor: float) -> tuple[torch.Tensor, torch.Tensor]:

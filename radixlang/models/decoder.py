@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from radixlang.forward import current
+from radixlang.forward import ForwardBatch, current
 from radixlang.layers.attention import Attention
 from radixlang.layers.ops import Ops
 from radixlang.layers.rotary import frequencies
@@ -105,21 +105,29 @@ class Decoder:
         )
 
     def __call__(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """[T], [T] → [T, hidden] after the final norm; writes the tokens' K and V into the pages."""
-        context, ops, eps = current(), self.ops, self.spec.norm_eps
-        batch, backend, plan = context.batch, context.attention, context.plan
+        """[T], [T] → [T, hidden] after the final norm, or [S, hidden] of `batch.wanted`; writes the tokens' K and
+        V into the pages."""
+        batch, ops = current().batch, self.ops
         rotations: list[Any] = [ops.rotation(positions, inverse, factor) for _, inverse, factor in self.ropes]
         rotations.append(None)  # layers that do not rotate have index -1
         stream = self.embedding(input_ids)
         if self.embedding_scale != 1.0:
             stream = stream * self.embedding_scale
+        return ops.run_layers(self._run_layers, stream, rotations, batch)
+
+    def _run_layers(self, stream: torch.Tensor, rotations: list[Any], batch: ForwardBatch) -> torch.Tensor:
+        """The residual stream [T, hidden] → [T or S, hidden] after the final norm."""
+        context, ops, eps = current(), self.ops, self.spec.norm_eps
+        backend, plan = context.attention, context.plan
         x = ops.rms_norm(stream, self.layers[0].before_attention, eps)
         for layer, rope, next_norm, (k_cache, v_cache) in zip(
             self.layers, self.rope_of, self.next_norms, context.kv, strict=True
         ):
             q = ops.rotate_and_store(layer.qkv(x), layer.attention, rotations[rope], k_cache, v_cache, batch.slots)
             x = backend.forward(layer.attention, q, k_cache, v_cache, batch, plan)
-            x = layer.output(x.reshape(x.shape[0], -1))
+            if batch.wanted is not None and layer is self.layers[-1]:
+                x, stream = x[batch.wanted], stream[batch.wanted]
+            x = layer.output(x.flatten(1))
             if layer.after_attention is not None:
                 x = ops.rms_norm(x, layer.after_attention, eps)
             x, stream = ops.add_rms_norm(x, stream, layer.before_mlp, eps)

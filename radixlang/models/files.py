@@ -16,8 +16,6 @@ from radixlang.errors import ModelError, UnsupportedModelError, WeightError
 from radixlang.gguf_file import is_gguf
 from radixlang.hub_files import resolve_model_path
 
-#: what a served model needs from the hub; pickles and other frameworks' weights are left there
-_HUB_PATTERNS = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "1_Pooling/*"]
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
@@ -35,43 +33,13 @@ class Checkpoint:
         return f"The metadata of {self.path}" if self.gguf else str(self.path / "config.json")
 
 
-def locate(model: ModelConfig) -> Path:
-    """The local path of `model.model_path`, fetched from the hub if it is neither a file nor a folder.
-
-    Raises:
-        ModelError: nothing is there and the hub does not have it or cannot be reached.
-    """
-    name = resolve_model_path(model.model_path, model.download_dir)
-    path = Path(name)
-    if path.exists():
-        return path
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError:
-        raise ModelError(
-            f"There is no file or folder {name}, and taking it from the hub needs: pip install 'radixlang[hub]'."
-        ) from None
-    try:
-        return Path(
-            snapshot_download(
-                name, revision=model.revision, cache_dir=model.download_dir, allow_patterns=_HUB_PATTERNS
-            )
-        )
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ModelError(
-            f"There is no file or folder {name}, and the hub did not give it either ({type(error).__name__}: "
-            f"{reason}); check the path, the hub id or the network."
-        ) from None
-
-
 def read_checkpoint(model: ModelConfig) -> Checkpoint:
     """Locate `model`, read its config, apply `json_model_override_args`.
 
     Raises:
         ModelError: nothing there, an unreadable config, or a load format that does not fit the path.
     """
-    path = locate(model)
+    path = Path(resolve_model_path(model.model_path, model.download_dir, model.revision))
     single = path.is_file()
     if single and path.suffix in _PICKLES:
         raise WeightError(f"{path} is a pickle, which may run code when read; give safetensors or GGUF instead.")

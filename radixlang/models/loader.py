@@ -123,8 +123,8 @@ def load(spec: ModelSpec, model: ModelConfig, device: str, dtype: torch.dtype, p
 
 
 def choose_method(model: ModelConfig, device: str, dtype: torch.dtype) -> str:
-    """On CPUs float32 keeps the stored form, and `--dtype auto` rounds activations to 16 bits; all else is dense."""
-    if torch.device(device).type != "cpu" or dtype != torch.float32:
+    """On CPUs float32 keeps the stored form, `--dtype auto` also rounds activations to 16 bits; else dense."""
+    if torch.device(device).type != "cpu" or dtype != torch.float32 or not cpu_kernels():
         return "unquantized"
     return "cpu_packed" if model.dtype == "auto" else "cpu_packed_float"
 

@@ -32,6 +32,10 @@ _KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 def read_rope(c: Fields, head_dim: int, theta: float = 10000.0) -> RopeSpec:
     """The one rotary setting of a model whose layers all rotate alike."""
     old_theta = c.number("rope_theta", theta)
+    if c.values.get("rope_parameters") and c.values.get("rope_scaling"):
+        raise UnsupportedModelError(
+            f"{c.what} holds both rope_parameters and rope_scaling, which say the same thing twice; keep one."
+        )
     for key in ("rope_parameters", "rope_scaling"):
         if key in c:
             return rope_from(c.nested(key), head_dim, old_theta, c.whole("max_position_embeddings"))

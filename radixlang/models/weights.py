@@ -59,6 +59,14 @@ def verify(source: WeightSource, layout: Layout, spec: ModelSpec) -> None:
             continue
         raise WeightError(f"{source.what} has a tensor {stored.name} that its config has no place for.")
 
+    if spec.tie_embeddings and "lm_head.weight" in source.tensors:
+        head = source.tensors["lm_head.weight"].dense()
+        if not torch.equal(head, source.tensors["model.embed_tokens.weight"].dense()):
+            raise WeightError(
+                f"{source.what} has a tensor lm_head.weight that differs from the embedding, but its config says "
+                "tie_word_embeddings; one of the two is wrong."
+            )
+
 
 # ---- safetensors --------------------------------------------------------------------------------------------
 

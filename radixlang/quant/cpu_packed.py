@@ -76,7 +76,7 @@ class CpuPackedFloat:
 
 
 class CpuPacked(CpuPackedFloat):
-    """16-bit activations (error 2⁻¹⁶ of a group's largest value): the fastest, and greedy text stays the same
+    """16-bit activations (error at most 2⁻¹⁵ of a group's largest): the fastest, and greedy text stays the same
     on all reference continuations."""
 
     integer = True

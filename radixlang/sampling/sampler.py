@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from radixlang.kernels.cpu import fused
 from radixlang.plan import Ints
 from radixlang.sampling.batch import Group, Limits, SamplingBatch
 
@@ -48,7 +49,7 @@ def sample(
     group = state.group(rows)
     state.adjust(logits, group, bits, masked)
     if group.temperature is None:
-        best, tokens = logits.max(-1)
+        best, tokens = fused.best(logits) if logits.device.type == "cpu" else logits.max(-1)
         drawn = Drawn(tokens, ~best.isfinite(), logits)
     else:
         best = logits.amax(-1, keepdim=True)

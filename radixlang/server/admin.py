@@ -15,7 +15,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from radixlang import __version__
+from radixlang.config import Config
 from radixlang.errors import EngineDeadError, OverloadedError, RadixLangError, RequestError
+from radixlang.server.hub import Hub
 from radixlang.server.metrics import CONTENT_TYPE
 from radixlang.server.web import Server, json_response
 
@@ -57,30 +59,32 @@ async def health_generate(server: Server, request: Request, body: None) -> Respo
     return Response(status_code=200)
 
 
+def model_facts(config: Config, hub: Hub) -> dict[str, Any]:
+    """What is served."""
+    architecture = hub.info.get("architecture")
+    return {
+        "model_path": config.model.model_path,
+        "served_model_name": config.model_name,
+        "tokenizer_path": config.model.tokenizer_path or config.model.model_path,
+        "is_generation": hub.limits.is_generation,
+        "preferred_sampling_params": None,
+        "weight_version": config.model.weight_version,
+        "load_format": config.model.load_format,
+        "reasoning_parser": None,
+        "tool_call_parser": None,
+        "disaggregation_mode": "null",
+        "has_image_understanding": False,
+        "has_audio_understanding": False,
+        "model_type": hub.info.get("model_type"),
+        "architectures": [architecture] if architecture else [],
+        "embedding": not hub.limits.is_generation,
+        "max_model_len": hub.limits.context_length,
+    }
+
+
 async def model_info(server: Server, request: Request, body: None) -> Response:
     """What is served."""
-    config, info = server.config, server.hub.info
-    architecture = info.get("architecture")
-    return json_response(
-        {
-            "model_path": config.model.model_path,
-            "served_model_name": config.model_name,
-            "tokenizer_path": config.model.tokenizer_path or config.model.model_path,
-            "is_generation": server.hub.limits.is_generation,
-            "preferred_sampling_params": None,
-            "weight_version": config.model.weight_version,
-            "load_format": config.model.load_format,
-            "reasoning_parser": None,
-            "tool_call_parser": None,
-            "disaggregation_mode": "null",
-            "has_image_understanding": False,
-            "has_audio_understanding": False,
-            "model_type": info.get("model_type"),
-            "architectures": [architecture] if architecture else [],
-            "embedding": not server.hub.limits.is_generation,
-            "max_model_len": server.hub.limits.context_length,
-        }
-    )
+    return json_response(model_facts(server.config, server.hub))
 
 
 async def server_info(server: Server, request: Request, body: None) -> Response:

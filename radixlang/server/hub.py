@@ -51,6 +51,10 @@ log = get_logger(__name__)
 
 #: characters from which tokenizing leaves the loop's thread
 LARGE_TEXT = 4096
+#: characters from which a text may be refused by its length alone
+HUGE_TEXT = 1 << 20
+#: prompts of a batch between two looks at other requests
+YIELD_EVERY = 32
 #: ids of health probes start with this
 PROBE_PREFIX = "HEALTH_CHECK_"
 #: given-up ids that are remembered, so that their late messages do not reach a new bearer
@@ -143,7 +147,11 @@ class Hub:
             raise RequestError("The batch is empty.")
         for request in batch:
             self.limits.check_kind(request.embed)
-        prompts = [await self._prompt_ids(request) for request in batch]
+        prompts = []
+        for i, request in enumerate(batch):
+            if i % YIELD_EVERY == YIELD_EVERY - 1:
+                await asyncio.sleep(0)  # a long list must not keep the others waiting
+            prompts.append(await self._prompt_ids(request))
         fitted = [self.limits.fit(*pair) for pair in zip(batch, prompts, strict=True)]
         # Waiting for the tokenizer let others run: look again before anything is sent.
         self.check_open()
@@ -170,6 +178,11 @@ class Hub:
         text = request.text
         if text is None:
             raise RequestError("Either text or input_ids is required.", "text")
+        if len(text) > HUGE_TEXT and self.tokenizer is not None:
+            longest = await asyncio.get_running_loop().run_in_executor(
+                self._pool, lambda: int(self.tokenizer.longest_token)
+            )
+            self.limits.check_size(text, longest, request.param or "text")
         return await self.encode(text, request.add_special_tokens)
 
     def need_tokenizer(self) -> Any:

@@ -76,12 +76,32 @@ class Limits:
                 f"{name} holds token id {wrong}, outside the vocabulary of {self.vocab_size} tokens.", name
             )
 
+    def check_size(self, text: str, longest_token: int, param: str) -> None:
+        """Refuse a text that is too long whatever its tokens are, before anybody cuts it into tokens.
+        `longest_token` is the length in bytes of the vocabulary's longest token."""
+        most = self.longest * max(longest_token, 128)
+        if len(text) > most and not self.auto_truncate:
+            raise RequestError(
+                f"The prompt has {len(text)} characters; {self.what} cannot hold more than {most}.", param
+            )
+
     def fit(self, request: GenerateRequest, ids: Sequence[int]) -> tuple[Sequence[int], SamplingParams]:
         """The prompt and parameters as the engine shall have them.
 
         Raises:
-            RequestError: anything that cannot be served.
+            RequestError: anything that cannot be served, in the client's words.
         """
+        try:
+            return self._fit(request, ids)
+        except RequestError as error:
+            if not request.aliases:
+                raise
+            text = str(error)
+            for ours, theirs in request.aliases.items():
+                text = text.replace(ours, theirs)
+            raise RequestError(text, request.aliases.get(error.param or "", error.param)) from None
+
+    def _fit(self, request: GenerateRequest, ids: Sequence[int]) -> tuple[Sequence[int], SamplingParams]:
         param = request.param or ("input_ids" if request.input_ids is not None else "text")
         self.check_ids(ids, param)
         if not -_INT32 <= request.priority < _INT32:

@@ -21,7 +21,7 @@ from radixlang.server.fields import Count, Int32, Refused, Rid, Sampling, TokenI
 from radixlang.server.hub import Hub
 from radixlang.server.sse import EventStream
 from radixlang.server.stream import GenerateRequest, Output, Sequence, Stream, TokenLogprobs, namespace_of
-from radixlang.server.web import Server, count_tokens, json_response, refuse
+from radixlang.server.web import Server, check_batch, count_tokens, json_response, refuse
 
 #: fields of the native API that this version cannot honour, and why
 REFUSED = {
@@ -294,6 +294,7 @@ async def generate(server: Server, request: Request, body: GenerateBody) -> Resp
     """`/generate`."""
     hub = server.hub
     requests, as_list, rid = parse_generate(body)
+    check_batch(len(requests) * max(1, requests[0].sampling.n), "input_ids" if body.text is None else "text")
     text_of = text_of_tokens(hub) if body.return_text_in_logprobs else no_text
     stream = hub.generate(requests, rid)
     prompt_ids = bool(body.return_prompt_token_ids)
@@ -340,6 +341,7 @@ async def encode(server: Server, request: Request, body: EncodeBody) -> Response
 
     refuse(body, REFUSED)
     requests, as_list = prompts_of(body.text, body.input_ids)
+    check_batch(len(requests), "input_ids" if body.text is None else "text")
     rid = _set_rids(body.rid, requests, as_list)
     for item, priority in zip(requests, _spread(body.priority, "priority", requests, as_list), strict=True):
         item.embed = True

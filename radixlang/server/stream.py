@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,7 +29,8 @@ class GenerateRequest:
     """One prompt and what to do with it. Either `text` or `input_ids`; the ids win when both are given.
 
     `namespace` separates the prefix cache (see `namespace_of`). `probe` marks a health check: it appears in no
-    log and no metric. `embed` asks for a vector instead of text. `param` is what the client calls the prompt.
+    log and no metric. `embed` asks for a vector instead of text. `param` is what the client calls the prompt,
+    `aliases` maps our parameter names to those of the client; both are for messages.
     """
 
     text: str | None = None
@@ -46,6 +47,7 @@ class GenerateRequest:
     add_special_tokens: bool = True
     probe: bool = False
     param: str | None = None
+    aliases: Mapping[str, str] = field(default_factory=dict)
 
 
 def namespace_of(extra_key: str | None, cache_salt: str | None) -> str:

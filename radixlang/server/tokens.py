@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from starlette.requests import Request
@@ -10,7 +11,7 @@ from starlette.responses import Response
 from radixlang.errors import RequestError
 from radixlang.server.openai.chat import encode_messages
 from radixlang.server.openai.protocol import DetokenizeBody, TokenizeBody
-from radixlang.server.web import Server, json_response
+from radixlang.server.web import Server, check_batch, json_response
 
 
 async def tokenize(server: Server, request: Request, body: TokenizeBody) -> Response:
@@ -31,6 +32,7 @@ async def tokenize(server: Server, request: Request, body: TokenizeBody) -> Resp
         )
     else:
         prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt or []
+        check_batch(len(prompts), "prompt")
         special = body.add_special_tokens is not False
         tokens = [await hub.encode(text, special) for text in prompts]
         if isinstance(body.prompt, str):
@@ -53,5 +55,7 @@ async def detokenize(server: Server, request: Request, body: DetokenizeBody) -> 
         if ids:
             hub.limits.check_ids(ids, "tokens")
     skip = body.skip_special_tokens is not False
-    texts = [tokenizer.decode(ids, skip_special_tokens=skip) for ids in lists]
+    check_batch(len(lists), "tokens")
+    # In a thread: millions of ids take seconds.
+    texts = await asyncio.to_thread(lambda: [tokenizer.decode(ids, skip_special_tokens=skip) for ids in lists])
     return json_response({"text": texts if several else texts[0]})

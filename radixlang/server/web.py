@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 T = TypeVar("T")
 
+#: prompts in one request
+MAX_PROMPTS = 2048
 #: bytes of the largest request body
-MAX_BODY = 64 * 2**20
+MAX_BODY = 16 * 2**20
 
 
 class ModelNotFoundError(NotFoundError):
@@ -127,6 +129,12 @@ class Endpoint:
         if body is None and self.decoder is not None:
             body = self.route.body()
         return await while_connected(request.receive, self.route.handler(self.server, request, body))
+
+
+def check_batch(size: int, name: str) -> None:
+    """Refuse a batch that would hold everybody else up while it is taken apart."""
+    if size > MAX_PROMPTS:
+        raise RequestError(f"{name} has {size} entries; one request may have {MAX_PROMPTS}.", name)
 
 
 def internal(error: Exception) -> RadixLangError:

@@ -8,6 +8,7 @@ invalid piece, at whatever token they stand. Must not know requests, HTTP or tor
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,11 @@ class Tokenizer:
     def vocab_bytes(self) -> list[bytes]:
         """`token_bytes` of every id, in order."""
         return [self.token_bytes(index) for index in range(self.vocab_size)]
+
+    @cached_property
+    def longest_token(self) -> int:
+        """Bytes of the longest token; the first call looks at the whole vocabulary."""
+        return max(map(len, self.vocab_bytes()), default=0)
 
     def id_to_token(self, index: int) -> str | None:
         """The token as the vocabulary writes it; None for a hole."""

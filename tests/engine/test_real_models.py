@@ -7,10 +7,14 @@ import pytest
 from radixlang.llm import Engine
 from tests.conftest import reference
 
-TOLERANCE = 1e-3
+#: of log-probabilities; 16-bit activations keep the text but not the fourth digit
+TOLERANCE = {"float32": 1e-3, "auto": 1e-2}
+#: two best tokens closer than this may change places
+TIE = 1e-3
 
 
 def check(engine, cases, new=64):
+    tolerance = TOLERANCE[engine.config.model.dtype]
     outs = engine.generate(
         input_ids=[case["prompt_ids"] for case in cases],
         sampling_params={"temperature": 0, "max_new_tokens": new, "ignore_eos": True},
@@ -19,27 +23,29 @@ def check(engine, cases, new=64):
         top_logprobs_num=5,
     )
     for case, out in zip(cases, outs, strict=True):
-        compare(case, out, new)
+        compare(case, out, new, tolerance)
     return outs
 
 
-def compare(case, out, new=64):
+def compare(case, out, new, tolerance):
     name = case["id"]
     meta = out["meta_info"]
     for step, (got, want) in enumerate(zip(out["output_ids"], case["greedy_ids"][:new], strict=True)):
         if got != want:
-            assert case["top1_minus_top2"][step] < TOLERANCE, f"{name}: token {step} differs"
+            assert case["top1_minus_top2"][step] < TIE, f"{name}: token {step} differs"
             return
         assert meta["output_token_logprobs"][step][0] == pytest.approx(
-            case["greedy_logprobs"][step], abs=TOLERANCE
+            case["greedy_logprobs"][step], abs=tolerance
         )
         if step < len(case["top5_first8"]):
             top = {token: value for value, token, _ in meta["output_top_logprobs"][step]}
-            for token, value in case["top5_first8"][step]:
-                assert top[token] == pytest.approx(value, abs=TOLERANCE), f"{name}: top logprob at {step}"
+            best = [pair for pair in case["top5_first8"][step] if pair[0] in top]
+            assert len(best) >= 4  # the fifth may change places with the sixth
+            for token, value in best:
+                assert top[token] == pytest.approx(value, abs=tolerance), f"{name}: top logprob at {step}"
     prompt = [row[0] for row in meta["input_token_logprobs"]]
     assert prompt[0] is None
-    assert prompt[1:] == pytest.approx(case["prompt_logprobs"][1:], abs=TOLERANCE)
+    assert prompt[1:] == pytest.approx(case["prompt_logprobs"][1:], abs=tolerance)
 
 
 def test_text_in_and_text_out(smollm2_path):
@@ -77,7 +83,7 @@ def test_smollm2_pages_chunks_hits_and_company(smollm2_path, page, dtype):
             differing = [
                 i for i, (a, b) in enumerate(zip(out["output_ids"], case["greedy_ids"], strict=True)) if a != b
             ]
-            assert not differing or case["top1_minus_top2"][differing[0]] < TOLERANCE
+            assert not differing or case["top1_minus_top2"][differing[0]] < TIE
 
 
 @pytest.mark.slow

@@ -13,6 +13,11 @@ from radixlang.quant import METHODS, BlockRows, QuantMethod
 gguf = pytest.importorskip("gguf")
 
 
+def atol(method: QuantMethod) -> float:
+    """Of sums over 256 products of about 1; wider where activations are rounded to 2⁻¹⁵ of a group's largest."""
+    return 4e-3 if getattr(method, "integer", False) else 2e-4
+
+
 @dataclass(frozen=True)
 class Stored:
     """A tensor in memory, as GGML blocks if it has a `type`."""
@@ -64,9 +69,9 @@ def test_one_linear_of_several_weights(method: QuantMethod, form: str, tokens: i
     want = x.double() @ dense.T
     linear = method.linear(weights, [])
     assert linear.nbytes > 0
-    torch.testing.assert_close(linear(x).double(), want, atol=2e-4, rtol=1e-5)
+    torch.testing.assert_close(linear(x).double(), want, atol=atol(method), rtol=1e-5)
     want += torch.cat([b.values for b in biases])
-    torch.testing.assert_close(method.linear(weights, biases)(x).double(), want, atol=2e-4, rtol=1e-5)
+    torch.testing.assert_close(method.linear(weights, biases)(x).double(), want, atol=atol(method), rtol=1e-5)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -80,7 +85,7 @@ def test_embedding_and_its_head_share_storage(method: QuantMethod, form: str) ->
     assert head.nbytes == 0
     assert table.nbytes > 0
     x = torch.randn(3, 256)
-    torch.testing.assert_close(head(x), x @ dense.T, atol=2e-4, rtol=1e-5)
+    torch.testing.assert_close(head(x), x @ dense.T, atol=atol(method), rtol=1e-5)
 
 
 def test_packed_blocks_take_the_files_space() -> None:

@@ -273,7 +273,7 @@ def test_all_sampling_fields_arrive(server: Live) -> None:
         ({"tools": [{"type": "other"}]}, "tools[0]"),
         ({"max_tokens": -1}, "max_tokens"),
         ({"max_tokens": 10**6}, "1000 tokens"),
-        ({"min_tokens": 10**6}, "min_new_tokens"),
+        ({"min_tokens": 10**6}, "min_tokens"),
         ({"n": 0}, "n"),
         ({"n": 1000}, "n"),
         ({"temperature": "hot"}, "temperature"),

@@ -155,7 +155,7 @@ def test_eos_shows_as_matched_stop(server: Live) -> None:
         ({"prompt": "x", "stop_token_ids": [10**9], "min_tokens": 3}, "1000000000"),
         ({"prompt": "x", "stop_token_ids": [-1]}, "-1"),
         ({"prompt": "x", "stop_token_ids": ["a"]}, "stop_token_ids"),
-        ({"prompt": "x", "min_tokens": 9, "max_tokens": 3}, "min_new_tokens"),
+        ({"prompt": "x", "min_tokens": 9, "max_tokens": 3}, "min_tokens"),
     ],
 )
 def test_refusals(server: Live, fields: dict, words: str | None) -> None:
@@ -167,3 +167,9 @@ def test_refusals(server: Live, fields: dict, words: str | None) -> None:
         return
     assert words in server.refused(PATH, fields)["message"]
     assert len(server.engine.received) == before
+
+
+def test_a_batch_is_bounded(server: Live) -> None:
+    answer = server.post("/v1/completions", {"prompt": ["a"] * 3000, "max_tokens": 1})
+    assert answer.status_code == 400
+    assert "2048" in answer.json()["error"]["message"]

@@ -28,9 +28,12 @@ def warm_up(layers: Iterable[CpuLinear] = ()) -> None:
     """
     if not available():
         return
-    from radixlang.kernels.cpu import paged, rowwise
+    from radixlang.kernels.cpu import paged, pool, rowwise
 
-    for compiled in (rowwise.norm, rowwise.gate, rowwise.rope, paged.decode, paged.pack_keys, paged.extend):
+    pool.warm_up()
+    for compiled in (
+        rowwise.norm, rowwise.gate, rowwise.rope, rowwise.best, paged.decode, paged.pack_keys, paged.extend,
+    ):  # fmt: skip
         compiled()
     for layer in layers:
         layer.prepare()

@@ -68,14 +68,16 @@ def decode(
         live = lengths.clamp(min=1)
         out = reference.extend(q, k_cache, v_cache, page_table, rows, starts, live, scale, window, softcap)
         return out.masked_fill_((lengths == 0)[:, None, None], 0.0)
-    out = torch.empty(q.shape)
+    out = pool.empty(*q.shape)
     if q.shape[0]:
         threads = pool.threads()
         task = _task(q, k_cache, v_cache, page_table, rows, lengths, out, scale, window, softcap)
-        floats = int(lengths.max()) + 16
-        scratch = torch.empty(threads, floats)
+        # As long as a row may become, for a recording outlives these lengths.
+        floats = page_table.shape[1] * k_cache.shape[1] + 16
+        scratch = pool.empty(threads, floats)
         task[paged.SCRATCH], task[paged.SCRATCH_STRIDE] = scratch.data_ptr(), floats * 4
-        pool.run(paged.decode(), task.ctypes.data, threads)
+        task[paged.CHUNKS] = chunks = min(int(task[paged.ITEMS]), 16 * threads)
+        pool.run((paged.decode(), task, chunks))
     return out
 
 
@@ -105,7 +107,7 @@ def extend(
     single = counts == 1
     if single.all():
         return decode(q, k_cache, v_cache, page_table, rows, lengths, scale, window, softcap)
-    out = torch.empty(q.shape)
+    out = pool.empty(*q.shape)
     if single.any():
         index = torch.from_numpy(np.flatnonzero(single))
         at = torch.from_numpy(starts[:-1][single])
@@ -125,13 +127,13 @@ def _extend_long(
     threads, groups = pool.threads(), int(task[paged.G])
     padded = (lengths + paged.KEYS - 1) // paged.KEYS * paged.KEYS
     sizes = padded * groups * 2 * size
-    areas = torch.empty(int(sizes.sum()))
+    areas = pool.empty(int(sizes.sum()))
     table = np.zeros((len(lengths) + 1, 3), np.int64)
     table[:-1, 0] = areas.data_ptr() + 4 * (np.cumsum(sizes) - sizes)
     table[:-1, 1] = padded
     table[1:, 2] = np.cumsum(padded // paged.KEYS * groups)
-    task[paged.BLOCKS], task[paged.ITEMS] = table.ctypes.data, table[-1, 2]
-    pool.run(paged.pack_keys(), task.ctypes.data, threads)
+    task[paged.BLOCKS] = table.ctypes.data
+    pool.run((paged.pack_keys(), task, int(table[-1, 2])))
 
     # The longest blocks first: they take the most time, and threads share what is left.
     blocks = [
@@ -141,8 +143,7 @@ def _extend_long(
     ]
     listed = np.array(sorted(blocks, key=lambda block: -block[3]), np.int64)
     line = int(padded.max())
-    scratch = torch.empty(threads, paged.QUERIES * line)
-    task[[0, paged.NEXT]] = 0
-    task[[paged.ITEMS, paged.PACKED_AT]] = len(blocks) * heads, listed.ctypes.data
+    scratch = pool.empty(threads, paged.QUERIES * line)
+    task[paged.PACKED_AT] = listed.ctypes.data
     task[[paged.SCRATCH, paged.SCRATCH_STRIDE]] = scratch.data_ptr(), scratch.stride(0) * 4
-    pool.run(paged.extend(), task.ctypes.data, threads)
+    pool.run((paged.extend(), task, len(blocks) * heads))

@@ -25,9 +25,10 @@ def _float_pair(eps: float, offset: float) -> np.ndarray:
 
 
 def _run(kernel: Callable[[], int], task: np.ndarray, rows: int, values: int) -> None:
-    count = 1 if values < _ALONE else min(rows, pool.threads())
-    task[rowwise.COUNT], task[rowwise.CHUNKS] = rows, 1 if count == 1 else min(rows, 4 * count)
-    pool.run(kernel(), task.ctypes.data, count)
+    chunks = 1 if values < _ALONE else min(rows, 4 * pool.threads())
+    task[rowwise.COUNT], task[rowwise.CHUNKS] = rows, chunks
+    if rows:
+        pool.run((kernel(), task, chunks))
 
 
 def _plain(x: torch.Tensor) -> bool:
@@ -37,7 +38,7 @@ def _plain(x: torch.Tensor) -> bool:
 def _norm(
     x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float, offset: float
 ) -> torch.Tensor:
-    out = torch.empty(x.shape)
+    out = pool.empty(*x.shape)
     task = np.zeros(rowwise.TASK, np.int64)
     floats = _float_pair(eps, offset)
     task[rowwise.X : rowwise.OFFSET + 1] = (
@@ -71,7 +72,7 @@ def gated(gate_up: torch.Tensor, activation: str = "silu") -> torch.Tensor:
     size = gate_up.shape[1] // 2
     if not _plain(gate_up) or size % 16 or activation not in ("silu", "gelu_tanh"):
         return reference.gated(gate_up, activation)
-    out = torch.empty(gate_up.shape[0], size)
+    out = pool.empty(gate_up.shape[0], size)
     task = np.zeros(rowwise.TASK, np.int64)
     task[rowwise.X : rowwise.OUT + 1] = gate_up.data_ptr(), gate_up.stride(0) * 4, size, out.data_ptr()
     task[rowwise.ACTIVATION] = rowwise.SILU if activation == "silu" else rowwise.GELU_TANH
@@ -119,7 +120,7 @@ def rope_and_store(
         k_cache[page, at] = reference.rotate(k, c, s).to(k_cache.dtype)
         v_cache[page, at] = v.to(v_cache.dtype)
         return reference.rotate(q, c, s)
-    q = torch.empty(tokens, heads, size)
+    q = pool.empty(tokens, heads, size)
     page_stride, token_stride, head_stride, _ = k_cache.stride()
     task = np.zeros(rowwise.TASK, np.int64)
     task[rowwise.X : rowwise.OUT + 1] = qkv.data_ptr(), qkv.stride(0) * 4, size, q.data_ptr()
@@ -132,3 +133,18 @@ def rope_and_store(
     )  # fmt: skip
     _run(rowwise.rope, task, tokens, qkv.numel())
     return q
+
+
+def best(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """`logits.max(-1)` of `[S, V]`: values `[S]`, the first of equal places `[S]` int64; where a row has a NaN the
+    value is NaN and the place means nothing."""
+    if not _plain(logits) or logits.shape[1] % 16:
+        values, places = logits.max(-1)
+        return values, places
+    values, places = torch.empty(logits.shape[0]), torch.empty(logits.shape[0], dtype=torch.int64)
+    task = np.zeros(rowwise.TASK, np.int64)
+    task[rowwise.X : rowwise.RESIDUAL + 1] = (
+        logits.data_ptr(), logits.stride(0) * 4, logits.shape[1], places.data_ptr(), values.data_ptr(),
+    )  # fmt: skip
+    _run(rowwise.best, task, logits.shape[0], logits.numel())
+    return values, places

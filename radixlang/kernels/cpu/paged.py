@@ -10,7 +10,6 @@ import numpy as np
 
 from radixlang.kernels.cpu.simd import (
     entry,
-    fetch_add,
     kernel,
     load_f32,
     load_i32,
@@ -31,10 +30,10 @@ from radixlang.kernels.cpu.simd import (
 from radixlang.kernels.cpu.tiles import WIDE, tile
 
 # fmt: off
-(NEXT, Q, Q_TOKEN, Q_HEAD, K, V, PAGE, TOKEN, HEAD, TABLE, TABLE_ROW, ROWS, LENGTHS, OUT, ITEMS, H, G, D,
- PAGE_SIZE, SCALE, WINDOW, SOFTCAP, SCRATCH, SCRATCH_STRIDE, STARTS, PACKED, PACKED_AT, BLOCKS) = range(1, 29)
+(Q, Q_TOKEN, Q_HEAD, K, V, PAGE, TOKEN, HEAD, TABLE, TABLE_ROW, ROWS, LENGTHS, OUT, ITEMS, H, G, D,
+ PAGE_SIZE, SCALE, WINDOW, SOFTCAP, SCRATCH, SCRATCH_STRIDE, PACKED_AT, BLOCKS, CHUNKS) = range(26)
 # fmt: on
-TASK = 32
+TASK = 26
 QUERIES = 8
 """Queries of a block in `extend`."""
 KEYS = 32
@@ -118,16 +117,13 @@ def _one_query(task, q, out, table, kv_offset, length, scores):  # type: ignore[
                 vstore(out + part + 192, vmul(a3, inverse))
 
 
-@kernel
-def decode_items(task, thread):  # type: ignore[no-untyped-def]
-    """Items are (row, head): the row's one new token."""
+@entry
+def decode(task, chunk, thread):  # type: ignore[no-untyped-def]
+    """Items are (row, head): the row's one new token; a chunk is some items in a row."""
     heads, groups, size = load_i64(task + 8 * H), load_i64(task + 8 * G), load_i64(task + 8 * D)
-    items = load_i64(task + 8 * ITEMS)
+    items, chunks = load_i64(task + 8 * ITEMS), load_i64(task + 8 * CHUNKS)
     scores = load_i64(task + 8 * SCRATCH) + thread * load_i64(task + 8 * SCRATCH_STRIDE)
-    while True:
-        item = fetch_add(task + 8 * NEXT, 1)
-        if item >= items:
-            break
+    for item in range(items * chunk // chunks, items * (chunk + 1) // chunks):
         row, head = item // heads, item % heads
         length = load_i32(load_i64(task + 8 * LENGTHS) + 4 * row)
         out = load_i64(task + 8 * OUT) + item * size * 4
@@ -143,51 +139,41 @@ def decode_items(task, thread):  # type: ignore[no-untyped-def]
 
 
 @entry
-def decode(task):  # type: ignore[no-untyped-def]
-    decode_items(task, fetch_add(task, 1))
-
-
-@entry
-def pack_keys(task):  # type: ignore[no-untyped-def]
-    """Items are (row, kv head, 32 keys): keys to `[keys/16, D, 16]`, values to `[D/16, keys, 16]` of its area.
+def pack_keys(task, item, thread):  # type: ignore[no-untyped-def]
+    """A chunk is (row, kv head, 32 keys): keys to `[keys/16, D, 16]`, values to `[D/16, keys, 16]` of its area.
 
     `BLOCKS` is an int64 table [rows, 3]: where the row's area starts (address), its padded keys, items before it.
     """
-    fetch_add(task, 1)
-    groups, size, items = load_i64(task + 8 * G), load_i64(task + 8 * D), load_i64(task + 8 * ITEMS)
+    groups, size = load_i64(task + 8 * G), load_i64(task + 8 * D)
     page_bytes, token_bytes = load_i64(task + 8 * PAGE), load_i64(task + 8 * TOKEN)
     page_size, blocks = load_i64(task + 8 * PAGE_SIZE), load_i64(task + 8 * BLOCKS)
     row = 0
-    while True:
-        item = fetch_add(task + 8 * NEXT, 1)
-        if item >= items:
-            break
-        while load_i64(blocks + 24 * row + 40) <= item:
-            row += 1
-        area, padded = load_i64(blocks + 24 * row), load_i64(blocks + 24 * row + 8)
-        index = item - load_i64(blocks + 24 * row + 16)
-        group, first = index % groups, index // groups * KEYS
-        length = load_i32(load_i64(task + 8 * LENGTHS) + 4 * row)
-        table = load_i64(task + 8 * TABLE) + load_i32(load_i64(task + 8 * ROWS) + 4 * row) * load_i64(
-            task + 8 * TABLE_ROW
-        )
-        keys = area + group * 2 * padded * size * 4
-        values = keys + padded * size * 4
-        for key in range(first, first + KEYS):
-            target = keys + key // 16 * size * 64 + key % 16 * 4
-            if key >= length:
-                for d in range(size):
-                    store_f32(target + d * 64, 0.0)
-                for d in range(0, size, 16):
-                    vstore(values + d * padded * 4 + key * 64, vsplat(0.0))
-                continue
-            source = load_i32(table + 4 * (key // page_size)) * page_bytes + key % page_size * token_bytes
-            source += group * load_i64(task + 8 * HEAD)
-            k, v = load_i64(task + 8 * K) + source, load_i64(task + 8 * V) + source
+    while load_i64(blocks + 24 * row + 40) <= item:
+        row += 1
+    area, padded = load_i64(blocks + 24 * row), load_i64(blocks + 24 * row + 8)
+    index = item - load_i64(blocks + 24 * row + 16)
+    group, first = index % groups, index // groups * KEYS
+    length = load_i32(load_i64(task + 8 * LENGTHS) + 4 * row)
+    table = load_i64(task + 8 * TABLE) + load_i32(load_i64(task + 8 * ROWS) + 4 * row) * load_i64(
+        task + 8 * TABLE_ROW
+    )
+    keys = area + group * 2 * padded * size * 4
+    values = keys + padded * size * 4
+    for key in range(first, first + KEYS):
+        target = keys + key // 16 * size * 64 + key % 16 * 4
+        if key >= length:
             for d in range(size):
-                store_f32(target + d * 64, load_f32(k + 4 * d))
+                store_f32(target + d * 64, 0.0)
             for d in range(0, size, 16):
-                vstore(values + d * padded * 4 + key * 64, vload(v + 4 * d))
+                vstore(values + d * padded * 4 + key * 64, vsplat(0.0))
+            continue
+        source = load_i32(table + 4 * (key // page_size)) * page_bytes + key % page_size * token_bytes
+        source += group * load_i64(task + 8 * HEAD)
+        k, v = load_i64(task + 8 * K) + source, load_i64(task + 8 * V) + source
+        for d in range(size):
+            store_f32(target + d * 64, load_f32(k + 4 * d))
+        for d in range(0, size, 16):
+            vstore(values + d * padded * 4 + key * 64, vload(v + 4 * d))
 
 
 @kernel
@@ -214,12 +200,11 @@ def _narrow_product(x, x_stride, count, w, panel_bytes, groups, out, out_stride)
 
 
 @entry
-def extend(task):  # type: ignore[no-untyped-def]
-    """Items are (block of 8 queries, head), blocks listed in `PACKED_AT` as int64 [blocks, 4]: row, first token
+def extend(task, item, thread):  # type: ignore[no-untyped-def]
+    """A chunk is (block of 8 queries, head), blocks listed in `PACKED_AT` as int64 [blocks, 4]: row, first token
     of the block, its queries, keys the first query may see."""
-    thread = fetch_add(task, 1)
     heads, groups, size = load_i64(task + 8 * H), load_i64(task + 8 * G), load_i64(task + 8 * D)
-    items, window, blocks = load_i64(task + 8 * ITEMS), load_i64(task + 8 * WINDOW), load_i64(task + 8 * BLOCKS)
+    window, blocks = load_i64(task + 8 * WINDOW), load_i64(task + 8 * BLOCKS)
     q_token, scale, softcap = (
         load_i64(task + 8 * Q_TOKEN),
         load_f32(task + 8 * SCALE),
@@ -228,51 +213,47 @@ def extend(task):  # type: ignore[no-untyped-def]
     stride = load_i64(task + 8 * SCRATCH_STRIDE)
     scores = load_i64(task + 8 * SCRATCH) + thread * stride
     score_row = stride // QUERIES
-    while True:
-        item = fetch_add(task + 8 * NEXT, 1)
-        if item >= items:
-            break
-        block = load_i64(task + 8 * PACKED_AT) + 32 * (item // heads)
-        head = item % heads
-        row, token, count, visible = (
-            load_i64(block),
-            load_i64(block + 8),
-            load_i64(block + 16),
-            load_i64(block + 24),
+    block = load_i64(task + 8 * PACKED_AT) + 32 * (item // heads)
+    head = item % heads
+    row, token, count, visible = (
+        load_i64(block),
+        load_i64(block + 8),
+        load_i64(block + 16),
+        load_i64(block + 24),
+    )
+    area, padded = load_i64(blocks + 24 * row), load_i64(blocks + 24 * row + 8)
+    keys = area + head * groups // heads * 2 * padded * size * 4
+    values = keys + padded * size * 4
+    q = load_i64(task + 8 * Q) + token * q_token + head * load_i64(task + 8 * Q_HEAD)
+    out = load_i64(task + 8 * OUT) + (token * heads + head) * size * 4
+    # Query i sees keys lowest+i … visible+i-1; whole blocks of keys are multiplied, the rest is masked.
+    begin = max(0, visible - window) // KEYS * KEYS if window > 0 else 0
+    end = (visible + count - 1 + KEYS - 1) // KEYS * KEYS
+    for key in range(begin, end, KEYS):
+        _product(
+            q,
+            q_token,
+            count,
+            keys + key * size * 4,
+            size * 64,
+            size // 4,
+            scores + 4 * (key - begin),
+            score_row,
         )
-        area, padded = load_i64(blocks + 24 * row), load_i64(blocks + 24 * row + 8)
-        keys = area + head * groups // heads * 2 * padded * size * 4
-        values = keys + padded * size * 4
-        q = load_i64(task + 8 * Q) + token * q_token + head * load_i64(task + 8 * Q_HEAD)
-        out = load_i64(task + 8 * OUT) + (token * heads + head) * size * 4
-        # Query i sees keys lowest+i … visible+i-1; whole blocks of keys are multiplied, the rest is masked.
-        begin = max(0, visible - window) // KEYS * KEYS if window > 0 else 0
-        end = (visible + count - 1 + KEYS - 1) // KEYS * KEYS
-        for key in range(begin, end, KEYS):
+    for i in range(count):
+        line = scores + i * score_row
+        low = max(begin, visible + i - window) if window > 0 else 0
+        inverse = vsplat(1.0 / _softmax(line, low - begin, visible + i - begin, end - begin, softcap, scale))
+        for key in range(0, 4 * (end - begin), 64):
+            vstore(line + key, vmul(vload(line + key), inverse))
+    for d in range(0, size, 32):
+        if size - d >= 32:
             _product(
-                q,
-                q_token,
-                count,
-                keys + key * size * 4,
-                size * 64,
-                size // 4,
-                scores + 4 * (key - begin),
-                score_row,
-            )
-        for i in range(count):
-            line = scores + i * score_row
-            low = max(begin, visible + i - window) if window > 0 else 0
-            inverse = vsplat(1.0 / _softmax(line, low - begin, visible + i - begin, end - begin, softcap, scale))
-            for key in range(0, 4 * (end - begin), 64):
-                vstore(line + key, vmul(vload(line + key), inverse))
-        for d in range(0, size, 32):
-            if size - d >= 32:
-                _product(
-                    scores, score_row, count, values + (d * padded + begin * 16) * 4, padded * 64,
-                    (end - begin) // 4, out + 4 * d, heads * size * 4,
-                )  # fmt: skip
-            else:
-                _narrow_product(
-                    scores, score_row, count, values + (d * padded + begin * 16) * 4, padded * 64,
-                    (end - begin) // 4, out + 4 * d, heads * size * 4,
-                )  # fmt: skip
+                scores, score_row, count, values + (d * padded + begin * 16) * 4, padded * 64,
+                (end - begin) // 4, out + 4 * d, heads * size * 4,
+            )  # fmt: skip
+        else:
+            _narrow_product(
+                scores, score_row, count, values + (d * padded + begin * 16) * 4, padded * 64,
+                (end - begin) // 4, out + 4 * d, heads * size * 4,
+            )  # fmt: skip

@@ -1,62 +1,226 @@
-"""Runs a compiled kernel on the threads PyTorch already owns.
+"""Runs compiled kernels on several threads, now or as a recording that is run again and again.
 
-A second thread pool next to PyTorch's would fight it for the cores: both spin while they wait. So kernels are
-started through `GOMP_parallel` of the very OpenMP library that torch loaded; without one they run on the
-calling thread. Knows nothing of what the kernels compute.
+The helpers are threads of our own that sleep while there is nothing to do; `crew.py` says how they share work.
+An operation is (kernel, task, chunks): the kernel is called with the task for every chunk, on any thread.
+Knows nothing of what the kernels compute.
 """
 
 from __future__ import annotations
 
+import atexit
 import ctypes
-import glob
+import math
 import os
-from collections.abc import Callable
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
+from queue import SimpleQueue
+from typing import Any
 
+import numpy as np
 import torch
 
+from radixlang.kernels.cpu import available
 
-@cache
-def _openmp() -> ctypes.CDLL | None:
-    folder = os.path.join(os.path.dirname(torch.__file__), "lib")
-    for path in [*glob.glob(os.path.join(folder, "libgomp*.so*")), None]:
-        try:
-            library = ctypes.CDLL(path)
-            library.GOMP_parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
-            library.GOMP_parallel.restype = None
-            library.GOMP_barrier  # noqa: B018  both must be there
-        except (OSError, AttributeError):
-            continue
-        return library
-    return None
+if available():
+    from radixlang.kernels.cpu import crew
 
+Operation = tuple[int, np.ndarray, int]
+"""Address of a kernel, its task (an int64 array, or an address), chunks"""
 
-@cache
-def starter() -> Callable[[int, int, int, int], None] | None:
-    """`GOMP_parallel(function, data, threads, flags)`, or None where torch brings no OpenMP library we know."""
-    library = _openmp()
-    return None if library is None else library.GOMP_parallel
-
-
-@cache
-def barrier_address() -> int:
-    """Address of `GOMP_barrier`, 0 if there is none (then one thread runs everything)."""
-    library = _openmp()
-    return 0 if library is None else ctypes.cast(library.GOMP_barrier, ctypes.c_void_p).value or 0
+_PATIENCE = 20_000
+"""looks at the board, about half a millisecond, before a helper goes to sleep"""
 
 
 def threads() -> int:
-    """Threads a kernel runs on: torch's number, 1 without a shared OpenMP library."""
-    return torch.get_num_threads() if starter() is not None else 1
+    """Threads a kernel may run on: torch's number."""
+    return torch.get_num_threads()
 
 
-_serial = ctypes.CFUNCTYPE(None, ctypes.c_int64)
+class _Crew:
+    """The board and the helpers of this process."""
+
+    def __init__(self) -> None:
+        self.board = np.zeros(crew.BOARD + 8, np.int64)
+        # Its start on a cache line.
+        self.address = (self.board.ctypes.data + 63) // 64 * 64
+        self.numbers = self.board[(self.address - self.board.ctypes.data) // 8 :]
+        try:
+            usleep = ctypes.CDLL(None).usleep
+            self.numbers[crew.USLEEP] = ctypes.cast(usleep, ctypes.c_void_p).value or 0
+        except (OSError, AttributeError, TypeError):
+            pass  # the leader then waits busily
+        self.lead, self.assist = (_native(function()) for function in (crew.lead, crew.assist))
+        self.leading = threading.Lock()
+        self.busy = False
+        self.asleep: list[bool] = []
+        self.calls: list[SimpleQueue[None]] = []
+        atexit.register(self._stop)
+
+    def wake(self, helpers: int) -> None:
+        while len(self.calls) < helpers:
+            self.calls.append(SimpleQueue())
+            self.asleep.append(False)
+            number = len(self.calls)
+            name = f"radixlang-cpu-{number}"
+            threading.Thread(target=self._help, args=(number,), name=name, daemon=True).start()
+        self.numbers[crew.HELPERS] = helpers
+        for i in range(helpers):
+            if self.asleep[i]:
+                self.asleep[i] = False
+                self.calls[i].put(None)
+
+    def _help(self, number: int) -> None:
+        i = number - 1
+        while True:
+            self.assist(self.address, number, _PATIENCE)
+            # The leader says it is busy before it looks who sleeps, so one of the two sees the other.
+            self.asleep[i] = True
+            if not (self.busy and self.asleep[i] and number <= self.numbers[crew.HELPERS]):
+                self.calls[i].get()
+            self.asleep[i] = False
+
+    def _stop(self) -> None:
+        """Before the interpreter takes the compiled code away, nobody may run it."""
+        self.numbers[crew.HELPERS] = -1
+        end = time.monotonic() + 1
+        while not all(self.asleep) and time.monotonic() < end:
+            time.sleep(0.0005)
 
 
-def run(function: int, task: int, count: int) -> None:
-    """Call the C function at `function` with the address `task` on `count` threads and wait for them."""
-    start = starter()
-    if start is None or count == 1:
-        _serial(function)(task)
+def _native(address: int) -> Callable[[int, int, int], None]:
+    return ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(address)
+
+
+@cache
+def _crew() -> _Crew:
+    return _Crew()
+
+
+if hasattr(os, "register_at_fork"):
+    # A child has none of its parent's threads.
+    os.register_at_fork(after_in_child=_crew.cache_clear)
+
+
+def warm_up() -> None:
+    """Compile, or load from disk, what shares the work."""
+    _crew()
+
+
+class _Arena:
+    """Float32 memory that is used again once no tensor refers to it: fresh pages from the system cost more than
+    many a kernel."""
+
+    def __init__(self, most: int) -> None:
+        """At most `most` floats are kept while nobody uses them."""
+        self._most = most
+        self._kept = 0
+        self._free: dict[int, list[np.ndarray]] = {}
+
+    def empty(self, shape: tuple[int, ...]) -> torch.Tensor:
+        size = math.prod(shape)
+        # Few sizes, so that blocks fit again: at most an eighth is wasted.
+        step = max(16, 1 << max(0, size.bit_length() - 4))
+        free = self._free.setdefault(-(-size // step) * step, [])
+        try:
+            block = free.pop()
+            self._kept -= len(block)
+        except IndexError:
+            block = np.empty(-(-size // step) * step, np.float32)
+        view = block[:size]
+        weakref.finalize(view, self._release, block).atexit = False
+        return torch.from_numpy(view).view(shape)
+
+    def _release(self, block: np.ndarray) -> None:
+        if self._kept + len(block) <= self._most:
+            self._kept += len(block)
+            self._free[len(block)].append(block)
+
+
+class Recording:
+    """Operations to run in order, and the memory they work in, which nobody else uses."""
+
+    def __init__(self) -> None:
+        self._operations: list[Operation] = []
+        self._arena = _Arena(sys.maxsize)
+        self._table = np.zeros(0, np.int64)
+
+    def add(self, operations: list[Operation]) -> None:
+        self._operations += operations
+
+    def empty(self, shape: tuple[int, ...]) -> torch.Tensor:
+        """Float32 memory; once no tensor refers to it, a later operation of the recording may use it again."""
+        return self._arena.empty(shape)
+
+    def close(self) -> None:
+        """Nothing will be added any more."""
+        self._table = _table(self._operations)
+
+    def run(self) -> None:
+        """Run all operations."""
+        _run_table(self._table)
+
+
+_recording: Any = threading.local()
+
+
+@contextmanager
+def recording() -> Iterator[Recording]:
+    """Within this, kernels of the calling thread are noted instead of run."""
+    made = Recording()
+    _recording.current = made
+    try:
+        yield made
+    finally:
+        _recording.current = None
+    made.close()
+
+
+def is_recording() -> bool:
+    """Whether kernels are being noted instead of run."""
+    return getattr(_recording, "current", None) is not None
+
+
+_LARGE = 1 << 15
+_shared = _Arena(32 << 20)
+
+
+def empty(*shape: int) -> torch.Tensor:
+    """Float32 memory for a kernel's results."""
+    current: Recording | None = getattr(_recording, "current", None)
+    if current is not None:
+        return current.empty(shape)
+    # Below the size from which the C library asks the system each time, it is quicker itself.
+    return torch.empty(shape) if math.prod(shape) < _LARGE else _shared.empty(shape)
+
+
+def run(*operations: Operation) -> None:
+    """Run operations, one after the other, and wait for them; or note them in the current recording."""
+    current: Recording | None = getattr(_recording, "current", None)
+    if current is not None:
+        current.add(list(operations))
     else:
-        start(function, task, count, 0)
+        _run_table(_table(list(operations)))
+
+
+def _table(operations: list[Operation]) -> np.ndarray:
+    return np.array([(function, task.ctypes.data, chunks) for function, task, chunks in operations], np.int64)
+
+
+def _run_table(table: np.ndarray) -> None:
+    team, helpers = _crew(), threads() - 1
+    # One leader at a time; a second caller works alone.
+    if helpers == 0 or (len(table) == 1 and table[0, 2] == 1) or not team.leading.acquire(blocking=False):
+        team.lead(0, table.ctypes.data, len(table))
+        return
+    try:
+        team.busy = True
+        team.wake(helpers)
+        team.lead(team.address, table.ctypes.data, len(table))
+    finally:
+        team.busy = False
+        team.leading.release()

@@ -12,27 +12,32 @@ import numpy as np
 
 from radixlang.kernels.cpu.simd import (
     entry,
-    fetch_add,
     kernel,
     load_f32,
     load_i64,
+    store_f32,
+    store_i64,
     vadd,
     vdiv,
     vexp,
+    vfind,
     vfma,
     vload,
+    vmax,
     vmul,
+    vnan,
+    vpeak,
     vsplat,
     vstore,
     vsum,
 )
 
 # fmt: off
-NEXT, COUNT, CHUNKS, X, X_STRIDE, SIZE, OUT, RESIDUAL, WEIGHT, EPS, OFFSET, ACTIVATION = range(1, 13)
+COUNT, CHUNKS, X, X_STRIDE, SIZE, OUT, RESIDUAL, WEIGHT, EPS, OFFSET, ACTIVATION = range(11)
 (COS, SIN, ANGLES, POSITIONS, SLOTS, K, V, PAGE, TOKEN, HEAD, PAGE_SIZE, HEADS, GROUPS, HALF, Q_NORM,
- K_NORM) = range(13, 29)
+ K_NORM) = range(11, 27)
 # fmt: on
-TASK = 32
+TASK = 27
 SILU, GELU_TANH = 0, 1
 
 
@@ -113,48 +118,54 @@ def _rope_row(task, i):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def norm_rows(task):  # type: ignore[no-untyped-def]
-    count, chunks = load_i64(task + 8 * COUNT), load_i64(task + 8 * CHUNKS)
-    while True:
-        chunk = fetch_add(task + 8 * NEXT, 1)
-        if chunk >= chunks:
+def _best_row(task, i):  # type: ignore[no-untyped-def]
+    size = load_i64(task + 8 * SIZE)
+    x = load_i64(task + 8 * X) + i * load_i64(task + 8 * X_STRIDE)
+    a = b = c = d = vload(x)
+    whole = size // 64 * 256
+    for k in range(0, whole, 256):
+        a, b = vpeak(a, vload(x + k)), vpeak(b, vload(x + k + 64))
+        c, d = vpeak(c, vload(x + k + 128)), vpeak(d, vload(x + k + 192))
+    for k in range(whole, 4 * size, 64):
+        a = vpeak(a, vload(x + k))
+    a = vpeak(vpeak(a, b), vpeak(c, d))
+    best, place = vmax(a), 0
+    if vnan(a) != 0:
+        best = np.float32(np.nan)
+    store_f32(load_i64(task + 8 * RESIDUAL) + 4 * i, best)
+    for k in range(0, 4 * size, 64):
+        lane = vfind(vload(x + k), best)
+        if lane < 16:
+            place = k // 4 + lane
             break
-        for i in range(count * chunk // chunks, count * (chunk + 1) // chunks):
-            _norm_row(task, i)
+    store_i64(load_i64(task + 8 * OUT) + 8 * i, place)
 
 
 @kernel
-def gate_rows(task):  # type: ignore[no-untyped-def]
-    count, chunks = load_i64(task + 8 * COUNT), load_i64(task + 8 * CHUNKS)
-    while True:
-        chunk = fetch_add(task + 8 * NEXT, 1)
-        if chunk >= chunks:
-            break
-        for i in range(count * chunk // chunks, count * (chunk + 1) // chunks):
-            _gate_row(task, i)
-
-
-@kernel
-def rope_rows(task):  # type: ignore[no-untyped-def]
-    count, chunks = load_i64(task + 8 * COUNT), load_i64(task + 8 * CHUNKS)
-    while True:
-        chunk = fetch_add(task + 8 * NEXT, 1)
-        if chunk >= chunks:
-            break
-        for i in range(count * chunk // chunks, count * (chunk + 1) // chunks):
-            _rope_row(task, i)
+def _begin(task, chunk):  # type: ignore[no-untyped-def]
+    return load_i64(task + 8 * COUNT) * chunk // load_i64(task + 8 * CHUNKS)
 
 
 @entry
-def norm(task):  # type: ignore[no-untyped-def]
-    norm_rows(task)
+def norm(task, chunk, thread):  # type: ignore[no-untyped-def]
+    for i in range(_begin(task, chunk), _begin(task, chunk + 1)):
+        _norm_row(task, i)
 
 
 @entry
-def gate(task):  # type: ignore[no-untyped-def]
-    gate_rows(task)
+def gate(task, chunk, thread):  # type: ignore[no-untyped-def]
+    for i in range(_begin(task, chunk), _begin(task, chunk + 1)):
+        _gate_row(task, i)
 
 
 @entry
-def rope(task):  # type: ignore[no-untyped-def]
-    rope_rows(task)
+def rope(task, chunk, thread):  # type: ignore[no-untyped-def]
+    for i in range(_begin(task, chunk), _begin(task, chunk + 1)):
+        _rope_row(task, i)
+
+
+@entry
+def best(task, chunk, thread):  # type: ignore[no-untyped-def]
+    """Largest value (float32, to `RESIDUAL`) and its first index (int64, to `OUT`) of each row."""
+    for i in range(_begin(task, chunk), _begin(task, chunk + 1)):
+        _best_row(task, i)

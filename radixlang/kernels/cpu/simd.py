@@ -15,6 +15,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import llvmlite.binding
 import numba
 from llvmlite import ir
 from numba.core import types
@@ -79,6 +80,13 @@ def call(builder: Any, name: str, result: Any, *args: Any) -> Any:
     return builder.call(function, args)
 
 
+def prefetch(builder: Any, address: Any) -> None:
+    """IR: bring the cache line at an int64 address near; any address is allowed."""
+    pointer = builder.inttoptr(address, I8.as_pointer())
+    numbers = [ir.Constant(I32, n) for n in (0, 3, 1)]
+    call(builder, "llvm.prefetch.p0", ir.VoidType(), pointer, *numbers)
+
+
 def fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
     """IR: a·b + c, rounded once."""
     return call(builder, "llvm.fma.v16f32", VF, a, b, c)
@@ -115,6 +123,11 @@ def store_f32(typingctx, address, value):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
+def store_i64(typingctx, address, value):  # type: ignore[no-untyped-def]
+    return _emit(types.void(types.int64, types.int64), lambda b, a, v: store_as(b, v, a, 8))
+
+
+@intrinsic
 def fetch_add(typingctx, address, value):  # type: ignore[no-untyped-def]
     """Atomic: add to the int64 at `address`, return what it was."""
     return _emit(
@@ -124,10 +137,68 @@ def fetch_add(typingctx, address, value):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def call_address(typingctx, address):  # type: ignore[no-untyped-def]
-    """Call the C function `void f(void)` at `address`."""
-    kind = ir.FunctionType(ir.VoidType(), [])
-    return _emit(types.void(types.int64), lambda b, a: b.call(b.inttoptr(a, kind.as_pointer()), []) and None)
+def load_shared(typingctx, address):  # type: ignore[no-untyped-def]
+    """Atomic: the int64 at `address`, which other threads write."""
+
+    def emit(b: Any, a: Any) -> Any:
+        return b.load_atomic(b.inttoptr(a, I64.as_pointer()), "seq_cst", 8)
+
+    return _emit(types.int64(types.int64), emit)
+
+
+@intrinsic
+def store_shared(typingctx, address, value):  # type: ignore[no-untyped-def]
+    """Atomic: write the int64 at `address`, which other threads read."""
+
+    def emit(b: Any, a: Any, v: Any) -> None:
+        b.store_atomic(v, b.inttoptr(a, I64.as_pointer()), "seq_cst", 8)
+
+    return _emit(types.void(types.int64, types.int64), emit)
+
+
+@intrinsic
+def exchange_if(typingctx, address, expected, value):  # type: ignore[no-untyped-def]
+    """Atomic: write `value` if the int64 at `address` is `expected`; whether it was."""
+
+    def emit(b: Any, a: Any, old: Any, new: Any) -> Any:
+        pair = b.cmpxchg(b.inttoptr(a, I64.as_pointer()), old, new, "seq_cst", "seq_cst")
+        return b.zext(b.extract_value(pair, 1), I64)
+
+    return _emit(types.int64(types.int64, types.int64, types.int64), emit)
+
+
+@intrinsic
+def pause(typingctx):  # type: ignore[no-untyped-def]
+    """Tell the processor that this is a waiting loop."""
+    x86 = llvmlite.binding.get_process_triple().startswith(("x86_64", "i686"))
+
+    def emit(b: Any) -> None:
+        if x86:
+            call(b, "llvm.x86.sse2.pause", ir.VoidType())
+
+    return _emit(types.void(), emit)
+
+
+@intrinsic
+def call_work(typingctx, address, task, chunk, thread):  # type: ignore[no-untyped-def]
+    """Call the `entry` function at `address`."""
+    kind = ir.FunctionType(ir.VoidType(), [I64] * 3)
+
+    def emit(b: Any, a: Any, *numbers: Any) -> None:
+        b.call(b.inttoptr(a, kind.as_pointer()), numbers)
+
+    return _emit(types.void(*[types.int64] * 4), emit)
+
+
+@intrinsic
+def call_number(typingctx, address, number):  # type: ignore[no-untyped-def]
+    """Call the C function `f(unsigned)` at `address`."""
+    kind = ir.FunctionType(I32, [I32])
+
+    def emit(b: Any, a: Any, n: Any) -> None:
+        b.call(b.inttoptr(a, kind.as_pointer()), [b.trunc(n, I32)])
+
+    return _emit(types.void(types.int64, types.int64), emit)
 
 
 @intrinsic
@@ -162,6 +233,34 @@ def vstore_bf16(typingctx, address, value):  # type: ignore[no-untyped-def]
         store_as(b, b.trunc(rounded, ir.VectorType(ir.IntType(16), LANES)), a, 2)
 
     return _emit(types.void(types.int64, vector), emit)
+
+
+@intrinsic
+def vpeak(typingctx, a, b):  # type: ignore[no-untyped-def]
+    """The larger lanes; not a number where either is none."""
+    return _emit(vector(vector, vector), lambda b, x, y: call(b, "llvm.maximum.v16f32", VF, x, y))
+
+
+@intrinsic
+def vnan(typingctx, a):  # type: ignore[no-untyped-def]
+    """1 if a lane is not a number, else 0."""
+
+    def emit(b: Any, x: Any) -> Any:
+        bits = b.bitcast(b.fcmp_unordered("uno", x, x), ir.IntType(LANES))
+        return b.zext(b.icmp_unsigned("!=", bits, ir.Constant(bits.type, 0)), I64)
+
+    return _emit(types.int64(vector), emit)
+
+
+@intrinsic
+def vfind(typingctx, a, value):  # type: ignore[no-untyped-def]
+    """Index of the first lane equal to `value`, sixteen if none is."""
+
+    def emit(b: Any, x: Any, value: Any) -> Any:
+        bits = b.bitcast(b.fcmp_ordered("==", x, splat(b, value)), ir.IntType(LANES))
+        return b.zext(call(b, "llvm.cttz.i16", bits.type, bits, ir.Constant(ir.IntType(1), 0)), I64)
+
+    return _emit(types.int64(vector, types.float32), emit)
 
 
 @intrinsic
@@ -246,7 +345,7 @@ def kernel(function: Any) -> Any:
     return numba.njit(nogil=True, error_model="numpy", boundscheck=False)(function)
 
 
-_SIGNATURE = types.void(types.int64)
+_SIGNATURE = types.void(types.int64, types.int64, types.int64)
 _compiling = threading.Lock()
 
 
@@ -262,7 +361,7 @@ def _cache_folder() -> str:
 
 
 def entry(function: Any) -> Any:
-    """Compile `f(task: int64)`, a function every thread of a `pool.run` calls; its machine code is kept on disk.
+    """Compile `f(task, chunk, thread)` of int64 for `pool`; its machine code is kept on disk.
 
     Returns a function that compiles (or loads) on its first call and then gives the code's address.
     """

@@ -31,7 +31,6 @@ from radixlang.kernels.cpu.simd import (
     VF,
     VI,
     entry,
-    fetch_add,
     intrinsic,
     kernel,
     load_f32,
@@ -200,11 +199,10 @@ def unpack(typingctx, form, w, groups, out):  # type: ignore[no-untyped-def]
     return types.void(form, types.int64, types.int64, types.int64), codegen
 
 
-# A task is an int64 array; slot 0 is the kernel's own (thread numbers), slot 1 the next chunk of work.
-NEXT, X, X_STRIDE, M, W, PANEL_BYTES, GROUPS, BLOCKS, OUT, OUT_STRIDE, BIAS, SCRATCH, SCRATCH_STRIDE, CHUNKS = (
-    range(1, 15)
-)
-TASK = 16
+# fmt: off
+(X, X_STRIDE, M, W, PANEL_BYTES, GROUPS, BLOCKS, OUT, OUT_STRIDE, BIAS, SCRATCH, SCRATCH_STRIDE, CHUNKS,
+ PACKED, PARTS) = range(15)
+# fmt: on
 
 
 @kernel
@@ -261,65 +259,61 @@ def _dense(x, x_stride, count, w, panel_bytes, groups, out, out_stride):  # type
 
 
 @numba.njit(inline="always")
-def _linear(form, group, task, thread):  # type: ignore[no-untyped-def]
+def _linear(form, group, task, chunk, thread):  # type: ignore[no-untyped-def]
     x, x_stride, count = load_i64(task + 8 * X), load_i64(task + 8 * X_STRIDE), load_i64(task + 8 * M)
     weights, panel_bytes = load_i64(task + 8 * W), load_i64(task + 8 * PANEL_BYTES)
     groups, blocks, chunks = load_i64(task + 8 * GROUPS), load_i64(task + 8 * BLOCKS), load_i64(task + 8 * CHUNKS)
     out, out_stride, bias = load_i64(task + 8 * OUT), load_i64(task + 8 * OUT_STRIDE), load_i64(task + 8 * BIAS)
     scratch = load_i64(task + 8 * SCRATCH) + thread * load_i64(task + 8 * SCRATCH_STRIDE)
-    while True:
-        chunk = fetch_add(task + 8 * NEXT, 1)
-        if chunk >= chunks:
-            break
-        for block in range(blocks * chunk // chunks, blocks * (chunk + 1) // chunks):
-            w = weights + block * 4 * panel_bytes
-            target = out + block * BLOCK * 4
-            if form == 0 and count >= MANY:
-                _dense(x, x_stride, count, w, panel_bytes, groups, target, out_stride)
-            elif count < MANY:
-                _few(form, x, x_stride, count, w, panel_bytes, groups, target, out_stride)
-            else:
-                dense_bytes = groups * group * 64
-                for p in range(4):
-                    unpack(form, w + p * panel_bytes, groups, scratch + p * dense_bytes)
-                _dense(x, x_stride, count, scratch, dense_bytes, groups * group // 4, target, out_stride)
-            if bias != 0:
-                _add_bias(target, out_stride, count, bias + block * BLOCK * 4)
+    for block in range(blocks * chunk // chunks, blocks * (chunk + 1) // chunks):
+        w = weights + block * 4 * panel_bytes
+        target = out + block * BLOCK * 4
+        if form == 0 and count >= MANY:
+            _dense(x, x_stride, count, w, panel_bytes, groups, target, out_stride)
+        elif count < MANY:
+            _few(form, x, x_stride, count, w, panel_bytes, groups, target, out_stride)
+        else:
+            dense_bytes = groups * group * 64
+            for p in range(4):
+                unpack(form, w + p * panel_bytes, groups, scratch + p * dense_bytes)
+            _dense(x, x_stride, count, scratch, dense_bytes, groups * group // 4, target, out_stride)
+        if bias != 0:
+            _add_bias(target, out_stride, count, bias + block * BLOCK * 4)
 
 
 @entry
-def linear_f32(task):  # type: ignore[no-untyped-def]
-    _linear(0, 4, task, fetch_add(task, 1))
+def linear_f32(task, chunk, thread):  # type: ignore[no-untyped-def]
+    _linear(0, 4, task, chunk, thread)
 
 
 @entry
-def linear_bf16(task):  # type: ignore[no-untyped-def]
-    _linear(1, 4, task, fetch_add(task, 1))
+def linear_bf16(task, chunk, thread):  # type: ignore[no-untyped-def]
+    _linear(1, 4, task, chunk, thread)
 
 
 @entry
-def linear_q4_half(task):  # type: ignore[no-untyped-def]
-    _linear(2, 32, task, fetch_add(task, 1))
+def linear_q4_half(task, chunk, thread):  # type: ignore[no-untyped-def]
+    _linear(2, 32, task, chunk, thread)
 
 
 @entry
-def linear_q4_float(task):  # type: ignore[no-untyped-def]
-    _linear(3, 32, task, fetch_add(task, 1))
+def linear_q4_float(task, chunk, thread):  # type: ignore[no-untyped-def]
+    _linear(3, 32, task, chunk, thread)
 
 
 @entry
-def linear_q8_half(task):  # type: ignore[no-untyped-def]
-    _linear(4, 32, task, fetch_add(task, 1))
+def linear_q8_half(task, chunk, thread):  # type: ignore[no-untyped-def]
+    _linear(4, 32, task, chunk, thread)
 
 
 @entry
-def linear_q8_float(task):  # type: ignore[no-untyped-def]
-    _linear(5, 16, task, fetch_add(task, 1))
+def linear_q8_float(task, chunk, thread):  # type: ignore[no-untyped-def]
+    _linear(5, 16, task, chunk, thread)
 
 
 @entry
-def linear_q8_minimum(task):  # type: ignore[no-untyped-def]
-    _linear(6, 32, task, fetch_add(task, 1))
+def linear_q8_minimum(task, chunk, thread):  # type: ignore[no-untyped-def]
+    _linear(6, 32, task, chunk, thread)
 
 
 LINEAR = (

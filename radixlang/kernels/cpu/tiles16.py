@@ -1,8 +1,9 @@
 """The same matrix product with activations as 16-bit integers: a scale per row and group of inputs.
 
 A group's product `Σ code · x` is exact in 32-bit integers and takes half the instructions of float32 (multiply
-pairs and add); then it is scaled and added to the float32 sum over groups. The only error is rounding an
-activation to 1/32767 of the largest in its group, about 2⁻¹⁶, where bfloat16's is 2⁻⁹. Again every shape of tile
+pairs and add); then it is scaled and added to the float32 sum over groups. The scale of a group of activations
+is a power of two; the only error is rounding to at most 2⁻¹⁵ of the group's largest, where bfloat16 rounds each
+to 2⁻⁹. Weights whose scale is zero must have codes zero. Again every shape of tile
 does the same operations in the same order, so a row's result is the same bits for any number of rows.
 
 Input i of a group is paired with input i + group/2: that is how the nibbles of `tiles.py` fall. Only for
@@ -27,39 +28,36 @@ from radixlang.kernels.cpu.simd import (
     I64,
     VF,
     VI,
-    call_address,
     entry,
-    fetch_add,
     intrinsic,
     load_i64,
+    vadd,
+    vload,
+    vstore,
 )
 from radixlang.kernels.cpu.tiles import (
     _PANELS,
     BIAS,
-    BLOCK,
     BLOCKS,
     CHUNKS,
     FORMATS,
     GROUPS,
-    NEXT,
     OUT,
     OUT_STRIDE,
+    PACKED,
     PANEL,
     PANEL_BYTES,
+    PARTS,
     SCRATCH,
     SCRATCH_STRIDE,
     WIDE,
-    X_STRIDE,
     M,
     W,
-    X,
-    _add_bias,
 )
 
-PACKED, BARRIER, THREADS = 16, 17, 18
-TASK = 19
-MANY = 16
-"""From this many rows a block's codes are first written out as 16-bit pairs."""
+MANY = 1 << 30 if WIDE else 16
+"""From this many rows a block's codes are first written out as 16-bit pairs. Never with wide registers: there
+taking the codes apart costs nothing, the multiplications leave room for it."""
 _HEIGHT = 8 if WIDE else 4
 
 
@@ -73,8 +71,20 @@ def _supported() -> bool:
 SUPPORTED = _supported()
 
 
+def _has_vnni() -> bool:
+    """Whether multiply, add pairs and accumulate is one instruction."""
+    features = simd.config.CPU_FEATURES
+    names = ("avx512vnni", "avx512vl") if WIDE else ("avxvnni",)
+    if features:
+        return all(f"+{name}" in features.split(",") for name in names)
+    return all(llvmlite.binding.get_host_cpu_features().get(name) for name in names)
+
+
+VNNI = SUPPORTED and _has_vnni()
+
+
 def record_bytes(group: int) -> int:
-    """Bytes of one group of one row: pairs of integers, their scale, their scaled sum."""
+    """Bytes of one group of one row: pairs of integers, their scale (an exponent to add), their scaled sum."""
     return (group // 2 + 2) * 4
 
 
@@ -91,9 +101,17 @@ def quantise(typingctx, group, x, record):  # type: ignore[no-untyped-def]
         largest = simd.call(
             b, f"llvm.vector.reduce.fmax.v{size}f32", F32, simd.call(b, f"llvm.fabs.v{size}f32", vf, value)
         )
-        positive = b.fcmp_ordered(">", largest, ir.Constant(F32, 1e-30))
-        scale = b.select(positive, b.fmul(largest, ir.Constant(F32, 1 / 32767)), ir.Constant(F32, 0.0))
-        inverse = b.select(positive, b.fdiv(ir.Constant(F32, 32767.0), largest), ir.Constant(F32, 0.0))
+        # The power of two that brings the largest to at most 32767, as a float's exponent. Never 2^-1: where a
+        # weight's scale is zero, that would make infinity of it.
+        least = b.bitcast(b.fmul(largest, ir.Constant(F32, 1 / 32767)), I32)
+        exponent = b.lshr(b.add(least, ir.Constant(I32, 0x7FFFFF)), ir.Constant(I32, 23))
+        low, hole = ir.Constant(I32, 127 - 90), ir.Constant(I32, 126)
+        exponent = b.select(b.icmp_signed("<", exponent, low), low, exponent)
+        exponent = b.select(b.icmp_signed("==", exponent, hole), ir.Constant(I32, 127), exponent)
+        shift = ir.Constant(I32, 23)
+        scale = b.bitcast(b.shl(exponent, shift), F32)
+        inverse = b.bitcast(b.shl(b.sub(ir.Constant(I32, 254), exponent), shift), F32)
+        power = b.shl(b.sub(exponent, ir.Constant(I32, 127)), shift)
         whole = b.fptosi(
             simd.call(b, f"llvm.rint.v{size}f32", vf, b.fmul(value, simd.splat(b, inverse, size))), vi
         )
@@ -104,7 +122,7 @@ def quantise(typingctx, group, x, record):  # type: ignore[no-untyped-def]
         )
         pairs = b.or_(b.and_(low, simd.const(hi, 0xFFFF)), b.shl(high, simd.const(hi, 16)))
         simd.store_as(b, pairs, record)
-        simd.store_as(b, scale, b.add(record, ir.Constant(I64, half * 4)))
+        simd.store_as(b, power, b.add(record, ir.Constant(I64, half * 4)))
         simd.store_as(b, b.fmul(total, scale), b.add(record, ir.Constant(I64, half * 4 + 4)))
         return context.get_dummy_value()
 
@@ -142,18 +160,24 @@ def _scales(b: Any, form: Any, base: Any) -> tuple[Any, Any]:
 
 def _dot(b: Any, total: Any, weights: Any, pair: Any) -> Any:
     """IR: total + low·low + high·high in every lane."""
+    if VNNI and WIDE:
+        return simd.call(b, "llvm.x86.avx512.vpdpwssd.512", VI, total, weights, pair)
     if WIDE:
         v = ir.VectorType(ir.IntType(16), 32)
         product = simd.call(b, "llvm.x86.avx512.pmaddw.d.512", VI, b.bitcast(weights, v), b.bitcast(pair, v))
         return b.add(total, product)
     v, half = ir.VectorType(ir.IntType(16), 16), ir.VectorType(I32, 8)
     undefined = ir.Constant(VI, ir.Undefined)
-    products = []
+    halves = []
     for lanes in (range(8), range(8, 16)):
         pick = ir.Constant(half, list(lanes))
-        parts = [b.bitcast(b.shuffle_vector(s, undefined, pick), v) for s in (weights, pair)]
-        products.append(simd.call(b, "llvm.x86.avx2.pmadd.wd", half, *parts))
-    return b.add(total, b.shuffle_vector(products[0], products[1], ir.Constant(VI, list(range(16)))))
+        before, *parts = (b.shuffle_vector(s, undefined, pick) for s in (total, weights, pair))
+        if VNNI:
+            halves.append(simd.call(b, "llvm.x86.avx512.vpdpwssd.256", half, before, *parts))
+        else:
+            product = simd.call(b, "llvm.x86.avx2.pmadd.wd", half, *(b.bitcast(part, v) for part in parts))
+            halves.append(b.add(before, product))
+    return b.shuffle_vector(halves[0], halves[1], ir.Constant(VI, list(range(16))))
 
 
 def _spread_bytes(form: Any) -> int:
@@ -204,6 +228,12 @@ def tile16(typingctx, form, ready, rows, panels, x, x_stride, count, w, panel_by
             records = [b.add(row, at) for row in rows]
             base = b.add(w, b.mul(loop.index, ir.Constant(I64, group_bytes)))
             bases = [b.add(base, b.mul(panel_bytes, ir.Constant(I64, p))) for p in range(width)]
+            if not done:
+                # The panels that come next: streams this short are over before the processor has noticed them.
+                ahead = b.mul(panel_bytes, ir.Constant(I64, width))
+                for at in bases:
+                    for line in range(0, what.group_bytes, 64):
+                        simd.prefetch(b, b.add(b.add(at, ahead), ir.Constant(I64, line)))
 
             def value(i: int, m: int, kind: Any) -> Any:
                 return simd.splat(b, simd.load_as(b, b.add(records[m], ir.Constant(I64, i * 4)), kind))
@@ -226,8 +256,9 @@ def tile16(typingctx, form, ready, rows, panels, x, x_stride, count, w, panel_by
                 else:
                     scale, minimum = _scales(b, what, bases[p])
                 for m in range(height):
-                    product = b.fmul(b.sitofp(products[m][p], VF), value(half, m, F32))
-                    total = simd.fma(b, product, scale, b.load(sums[m][p]))
+                    # Times a power of two by adding to the exponent, which leaves the multipliers alone.
+                    scaled = b.bitcast(b.add(b.bitcast(scale, VI), value(half, m, I32)), VF)
+                    total = simd.fma(b, b.sitofp(products[m][p], VF), scaled, b.load(sums[m][p]))
                     if minimum is not None:
                         total = simd.fma(b, value(half + 1, m, F32), minimum, total)
                     b.store(total, sums[m][p])
@@ -242,94 +273,109 @@ def tile16(typingctx, form, ready, rows, panels, x, x_stride, count, w, panel_by
 
 @numba.njit(inline="always")
 def _few(form, x, x_stride, count, w, panel_bytes, groups, out, out_stride):  # type: ignore[no-untyped-def]
-    """One block of channels for at most `_HEIGHT` rows."""
-    if count == 1:
-        tile16(form, 0, 1, 4, x, x_stride, 1, w, panel_bytes, groups, out, out_stride)
-    elif count == 2:
-        for p in range(0, 4, 2):
-            tile16(
-                form, 0, 2, 2, x, x_stride, 2, w + p * panel_bytes, panel_bytes, groups, out + 64 * p, out_stride
-            )
+    """Two panels for at most `_HEIGHT` rows."""
+    if count <= 2:
+        tile16(form, 0, 2, 2, x, x_stride, count, w, panel_bytes, groups, out, out_stride)
     elif count <= 4:
-        for p in range(0, 4, _PANELS):
+        for p in range(0, 2, _PANELS):
             at, target = w + p * panel_bytes, out + 64 * p
             tile16(form, 0, 4, _PANELS, x, x_stride, count, at, panel_bytes, groups, target, out_stride)
     else:
-        for p in range(0, 4, _PANELS):
+        for p in range(0, 2, _PANELS):
             at, target = w + p * panel_bytes, out + 64 * p
             tile16(form, 0, _HEIGHT, _PANELS, x, x_stride, count, at, panel_bytes, groups, target, out_stride)
 
 
 @numba.njit(inline="always")
-def _linear(form, group, extra, task, thread):  # type: ignore[no-untyped-def]
-    count, groups = load_i64(task + 8 * M), load_i64(task + 8 * GROUPS)
-    row_bytes, threads = groups * (group // 2 + 2) * 4, load_i64(task + 8 * THREADS)
-    rows = load_i64(task + 8 * PACKED)
-    begin, end = count * thread // threads, count * (thread + 1) // threads
-    if count == 1:
-        # Each thread makes its own copy: cheaper than waiting for another to make it.
-        rows += thread * row_bytes
-        begin, end = 0, 1
-    for m in range(begin, end):
-        x = load_i64(task + 8 * X) + m * load_i64(task + 8 * X_STRIDE)
+def _quantise(group, task, chunk):  # type: ignore[no-untyped-def]
+    count, chunks, groups = load_i64(task), load_i64(task + 8), load_i64(task + 16)
+    x, x_stride, rows = load_i64(task + 24), load_i64(task + 32), load_i64(task + 40)
+    record = (group // 2 + 2) * 4
+    for m in range(count * chunk // chunks, count * (chunk + 1) // chunks):
         for g in range(groups):
-            quantise(group, x + g * group * 4, rows + m * row_bytes + g * (group // 2 + 2) * 4)
-    if count > 1 and threads > 1:
-        call_address(load_i64(task + 8 * BARRIER))
+            quantise(group, x + m * x_stride + g * group * 4, rows + (m * groups + g) * record)
+
+
+@entry
+def quantise_16(task, chunk, thread):  # type: ignore[no-untyped-def]
+    """Task: rows, chunks, groups, address and stride in bytes of the floats, address of the records."""
+    _quantise(16, task, chunk)
+
+
+@entry
+def quantise_32(task, chunk, thread):  # type: ignore[no-untyped-def]
+    _quantise(32, task, chunk)
+
+
+QUANTISE = {16: quantise_16, 32: quantise_32}
+
+
+@numba.njit(inline="always")
+def _linear(form, group, extra, task, chunk, thread):  # type: ignore[no-untyped-def]
+    count, groups = load_i64(task + 8 * M), load_i64(task + 8 * GROUPS)
+    row_bytes, rows = groups * (group // 2 + 2) * 4, load_i64(task + 8 * PACKED)
     weights, panel_bytes = load_i64(task + 8 * W), load_i64(task + 8 * PANEL_BYTES)
     blocks, chunks = load_i64(task + 8 * BLOCKS), load_i64(task + 8 * CHUNKS)
     out, out_stride, bias = load_i64(task + 8 * OUT), load_i64(task + 8 * OUT_STRIDE), load_i64(task + 8 * BIAS)
     scratch = load_i64(task + 8 * SCRATCH) + thread * load_i64(task + 8 * SCRATCH_STRIDE)
     ready_bytes = groups * (group // 2 + extra) * 64
-    while True:
-        chunk = fetch_add(task + 8 * NEXT, 1)
-        if chunk >= chunks:
-            break
-        for block in range(blocks * chunk // chunks, blocks * (chunk + 1) // chunks):
-            w, target = weights + block * 4 * panel_bytes, out + block * BLOCK * 4
-            if count < MANY:
-                for m in range(0, count, _HEIGHT):
-                    _few(
-                        form, rows + m * row_bytes, row_bytes, min(_HEIGHT, count - m), w, panel_bytes, groups,
-                        target + m * out_stride, out_stride,
+    # A chunk is a part of the rows times some neighbouring pairs of panels. One row alone takes four panels at
+    # once, or it would wait for its own sums.
+    parts = load_i64(task + 8 * PARTS)
+    width = 4 if count == 1 else 2
+    units, chunks = blocks * 4 // width, chunks // parts
+    part, chunk = chunk // chunks, chunk % chunks
+    begin, end = count * part // parts, count * (part + 1) // parts
+    for unit in range(units * chunk // chunks, units * (chunk + 1) // chunks):
+        w, target = weights + unit * width * panel_bytes, out + unit * width * 64
+        if count == 1:
+            tile16(form, 0, 1, 4, rows, row_bytes, 1, w, panel_bytes, groups, target, out_stride)
+        elif count < MANY:
+            for m in range(begin, end, _HEIGHT):
+                _few(
+                    form, rows + m * row_bytes, row_bytes, min(_HEIGHT, end - m), w, panel_bytes, groups,
+                    target + m * out_stride, out_stride,
+                )  # fmt: skip
+        else:
+            for p in range(2):
+                spread(form, w + p * panel_bytes, groups, scratch + p * ready_bytes)
+            for p in range(0, 2, _PANELS):
+                for m in range(begin, end, _HEIGHT):
+                    tile16(
+                        form, 1, _HEIGHT, _PANELS, rows + m * row_bytes, row_bytes, min(_HEIGHT, end - m),
+                        scratch + p * ready_bytes, ready_bytes, groups, target + m * out_stride + 64 * p,
+                        out_stride,
                     )  # fmt: skip
-            else:
-                for p in range(4):
-                    spread(form, w + p * panel_bytes, groups, scratch + p * ready_bytes)
-                for p in range(0, 4, _PANELS):
-                    for m in range(0, count, _HEIGHT):
-                        tile16(
-                            form, 1, _HEIGHT, _PANELS, rows + m * row_bytes, row_bytes, min(_HEIGHT, count - m),
-                            scratch + p * ready_bytes, ready_bytes, groups, target + m * out_stride + 64 * p,
-                            out_stride,
-                        )  # fmt: skip
-            if bias != 0:
-                _add_bias(target, out_stride, count, bias + block * BLOCK * 4)
+        if bias != 0:
+            for m in range(begin, end):
+                for lane in range(width):
+                    at = target + m * out_stride + 64 * lane
+                    vstore(at, vadd(vload(at), vload(bias + (unit * width + lane) * 64)))
 
 
 @entry
-def linear_q4_half(task):  # type: ignore[no-untyped-def]
-    _linear(2, 32, 2, task, fetch_add(task, 1))
+def linear_q4_half(task, chunk, thread):  # type: ignore[no-untyped-def]
+    _linear(2, 32, 2, task, chunk, thread)
 
 
 @entry
-def linear_q4_float(task):  # type: ignore[no-untyped-def]
-    _linear(3, 32, 2, task, fetch_add(task, 1))
+def linear_q4_float(task, chunk, thread):  # type: ignore[no-untyped-def]
+    _linear(3, 32, 2, task, chunk, thread)
 
 
 @entry
-def linear_q8_half(task):  # type: ignore[no-untyped-def]
-    _linear(4, 32, 1, task, fetch_add(task, 1))
+def linear_q8_half(task, chunk, thread):  # type: ignore[no-untyped-def]
+    _linear(4, 32, 1, task, chunk, thread)
 
 
 @entry
-def linear_q8_float(task):  # type: ignore[no-untyped-def]
-    _linear(5, 16, 1, task, fetch_add(task, 1))
+def linear_q8_float(task, chunk, thread):  # type: ignore[no-untyped-def]
+    _linear(5, 16, 1, task, chunk, thread)
 
 
 @entry
-def linear_q8_minimum(task):  # type: ignore[no-untyped-def]
-    _linear(6, 32, 2, task, fetch_add(task, 1))
+def linear_q8_minimum(task, chunk, thread):  # type: ignore[no-untyped-def]
+    _linear(6, 32, 2, task, chunk, thread)
 
 
 LINEAR = dict(enumerate((linear_q4_half, linear_q4_float, linear_q8_half, linear_q8_float, linear_q8_minimum), 2))

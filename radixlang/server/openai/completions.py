@@ -25,7 +25,7 @@ from radixlang.server.openai.protocol import (
 )
 from radixlang.server.sse import EventStream
 from radixlang.server.stream import GenerateRequest, Sequence, Stream, TokenLogprobs
-from radixlang.server.web import Server, count_tokens, json_response
+from radixlang.server.web import Server, check_batch, count_tokens, json_response
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -60,6 +60,7 @@ async def completions(server: Server, request: Request, body: CompletionBody) ->
         raise RequestError("best_of other than n is not supported: all samples are returned.", "best_of")
     sampling = sampling_of(hub, body, DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens)
     requests = prompts_of(body.prompt)
+    check_batch(len(requests) * max(1, sampling.n), "prompt")
     rid = body.rid if body.rid is not None else "cmpl-" + uuid.uuid4().hex
     for item in requests:
         dress(item, body, sampling)

@@ -17,9 +17,7 @@ from radixlang.server.hub import Hub
 from radixlang.server.openai.completions import prompts_of
 from radixlang.server.openai.protocol import EmbeddingBody
 from radixlang.server.stream import Sequence
-from radixlang.server.web import Server, count_tokens, json_response
-
-MAX_INPUTS = 2048
+from radixlang.server.web import Server, check_batch, count_tokens, json_response
 
 
 def check_dimensions(hub: Hub, dimensions: int | None) -> None:
@@ -52,8 +50,7 @@ async def embeddings(server: Server, request: Request, body: EmbeddingBody) -> R
     hub.limits.check_kind(embed=True)
     check_dimensions(hub, body.dimensions)
     requests = prompts_of(_plain(body.input), "input")
-    if len(requests) > MAX_INPUTS:
-        raise RequestError(f"input has {len(requests)} entries; at most {MAX_INPUTS} are taken at once.", "input")
+    check_batch(len(requests), "input")
     for item in requests:
         item.embed = True
         item.priority = body.priority or 0

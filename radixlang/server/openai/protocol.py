@@ -43,6 +43,10 @@ REFUSED = {
     "custom_logit_processor": "code from clients is not run",
     "return_hidden_states": "hidden states are not kept",
     "bootstrap_host": "this server computes prompt and answer itself",
+    "functions": "its successor is `tools`",
+    "function_call": "its successor is `tool_choice`",
+    "prediction": "answers are not drafted from a prediction",
+    "audio": "the model takes and gives text only",
 }
 
 
@@ -138,6 +142,11 @@ class ChatBody(CommonBody, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
+    modalities: list[Literal["text"]] | None = None
+    functions: Any = None
+    function_call: Any = None
+    prediction: Any = None
+    audio: Any = None
 
 
 class EmbeddingBody(msgspec.Struct, kw_only=True):
@@ -212,6 +221,8 @@ def sampling_of(hub: Hub, body: CommonBody, max_tokens: int | None) -> SamplingP
 def dress(request: GenerateRequest, body: CommonBody, sampling: SamplingParams) -> GenerateRequest:
     """Put the shared fields of a body on a request."""
     request.sampling = sampling
+    length = "max_completion_tokens" if getattr(body, "max_completion_tokens", None) is not None else "max_tokens"
+    request.aliases = {"max_new_tokens": length, "min_new_tokens": "min_tokens", "sampling_seed": "seed"}
     request.namespace = namespace_of(body.extra_key, body.cache_salt)
     request.priority = body.priority or 0
     return request

@@ -1,0 +1,168 @@
+"""`Engine` as a Python program meets it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from radixlang.errors import ConfigError, ModelError, RequestError
+from radixlang.llm import Engine
+from radixlang.sampling_params import SamplingParams
+
+transformers = pytest.importorskip("transformers")
+GREEDY = {"temperature": 0, "max_new_tokens": 6, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    import torch
+
+    torch.manual_seed(1)
+    config = transformers.LlamaConfig(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+        initializer_range=0.4,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    folder = tmp_path_factory.mktemp("tiny")
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    return str(folder)
+
+
+def engine(folder, **options):
+    return Engine(folder, inline=True, skip_tokenizer_init=True, num_threads=1, **options)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("backend", ["auto", "torch_native"])
+def test_sixteen_bit_arithmetic_on_the_cpu(tiny, dtype, backend):
+    with engine(tiny, dtype="float32") as exact, engine(tiny, dtype=dtype, attention_backend=backend) as rough:
+        prompt = [5, 9, 33, 7]
+        fields = {"input_ids": prompt, "sampling_params": GREEDY, "return_logprob": True, "logprob_start_len": 0}
+        a, b = exact.generate(**fields), rough.generate(**fields)
+        rows = [[row[0] for row in x["meta_info"]["input_token_logprobs"][1:]] for x in (a, b)]
+        assert rows[0] == pytest.approx(rows[1], abs=0.3)
+        assert rows[0] != rows[1]
+
+
+def test_arrays_tuples_and_parameter_objects_are_taken(tiny):
+    with engine(tiny) as e:
+        wanted = e.generate(input_ids=[5, 6, 7], sampling_params=GREEDY)["output_ids"]
+        assert e.generate(input_ids=np.array([5, 6, 7]), sampling_params=GREEDY)["output_ids"] == wanted
+        assert e.generate(input_ids=(5, 6, 7), sampling_params=GREEDY)["output_ids"] == wanted
+        pair = e.generate(input_ids=[np.array([5, 6, 7]), (5, 6, 7)], sampling_params=GREEDY)
+        assert [out["output_ids"] for out in pair] == [wanted, wanted]
+        params = SamplingParams(temperature=0.0, max_new_tokens=6, ignore_eos=True)
+        assert e.generate(input_ids=[5, 6, 7], sampling_params=params)["output_ids"] == wanted
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"prompt": 5},
+        {"input_ids": "5"},
+        {"input_ids": [1.5]},
+        {"input_ids": [5], "sampling_params": 3},
+        {"input_ids": [5], "no_such": 1},
+        {"input_ids": [5], "text": "x"},
+        {"input_ids": [5], "image_data": "x.png"},
+        {"input_ids": [5], "sampling_params": {"max_tokens": 1, "max_new_tokens": 1}},
+    ],
+)
+def test_bad_arguments_are_request_errors(tiny_engine, fields):
+    with pytest.raises(RequestError):
+        tiny_engine.generate(**fields)
+
+
+@pytest.fixture(scope="module")
+def tiny_engine(tiny):
+    with engine(tiny) as e:
+        yield e
+
+
+def test_model_info_and_server_info(tiny_engine, tiny):
+    info = tiny_engine.get_model_info()
+    assert info["model_path"] == tiny
+    assert info["architectures"] == ["LlamaForCausalLM"]
+    assert info["is_generation"]
+    assert tiny_engine.get_server_info()["max_total_num_tokens"] > 0
+
+
+@pytest.mark.parametrize("name", ["dtype", "load_format", "kv_cache_dtype", "log_level"])
+def test_choices_are_checked(tiny, name):
+    with pytest.raises(ConfigError, match=name):
+        engine(tiny, **{name: "zz"})
+
+
+def test_async_use_in_a_running_loop(tiny_engine):
+    async def both():
+        whole = await tiny_engine.async_generate(input_ids=[5, 6], sampling_params=GREEDY)
+        stream = await tiny_engine.async_generate(input_ids=[5, 6], sampling_params=GREEDY, stream=True)
+        parts = [chunk["output_ids"] async for chunk in stream]
+        return whole["output_ids"], parts
+
+    whole, parts = asyncio.run(both())
+    assert parts[-1] == whole
+
+
+def test_a_forgotten_engine_ends_its_processes(tiny):
+    e = Engine(tiny, skip_tokenizer_init=True, num_threads=1)
+    children = e.get_all_child_pids()
+    assert len(children) == 2
+    assert e.generate(input_ids=[5], sampling_params=GREEDY)["output_ids"]
+    del e
+    gc.collect()
+    deadline = time.monotonic() + 15
+    while any(os.path.exists(f"/proc/{pid}") for pid in children) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in children)
+
+
+def test_the_reason_of_a_failed_start_arrives(tmp_path):
+    """Whichever process finds it first, and however quickly it leaves."""
+    for _ in range(3):
+        with pytest.raises(ModelError):
+            Engine(str(tmp_path))
+
+
+def test_without_numba_torch_does_the_work(tiny):
+    code = (
+        "import sys; sys.modules['numba'] = None\n"
+        "import importlib.util as u; real = u.find_spec\n"
+        "u.find_spec = lambda name, *a: None if name == 'numba' else real(name, *a)\n"
+        "from radixlang.llm import Engine\n"
+        f"e = Engine({tiny!r}, inline=True, skip_tokenizer_init=True, num_threads=1)\n"
+        "print(e.ring.info['attention_backend'], e.generate(input_ids=[5, 6], sampling_params="
+        "{'temperature': 0, 'max_new_tokens': 6, 'ignore_eos': True})['output_ids'])\n"
+        "e.shutdown()\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("torch_native [")
+    with engine(tiny, dtype="float32") as e:
+        wanted = e.generate(input_ids=[5, 6], sampling_params=GREEDY)["output_ids"]
+    assert result.stdout.strip().endswith(str(wanted))
+
+
+def test_batch_generate_takes_each_request_its_own_way(tiny_engine):
+    outs = tiny_engine.batch_generate(
+        [
+            {"input_ids": [5, 6], "sampling_params": GREEDY},
+            {"input_ids": [5, 6], "sampling_params": {**GREEDY, "max_new_tokens": 2}},
+        ]
+    )
+    assert [len(out["output_ids"]) for out in outs] == [6, 2]
+    assert outs[0]["output_ids"][:2] == outs[1]["output_ids"]
