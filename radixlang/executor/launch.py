@@ -121,6 +121,7 @@ class DeviceExecutor:
                 self.pool.copy(source, target)
             elif not isinstance(action, Flush):  # a flush needs nothing: all that is cached here is KV pages
                 raise EngineError(f"This executor does not know the action {type(action).__name__}.")
+        self.platform.mark("copy")
         batch = inputs.batch
         attention_plan = None if self.spec.encoder else self.attention.plan(batch)
         with forwarding(ForwardContext(batch, self.attention, attention_plan, self.pool.layers)):
@@ -131,6 +132,7 @@ class DeviceExecutor:
                 ticket.pooled = {b: self.platform.home(vector) for b, vector in pooled.items()}
             if len(inputs.sample_rows):
                 ticket.logits = self.model.logits(hidden[inputs.sample_ends])
+        self.platform.mark("forward")
         if not len(plan.masked):
             self._sample(ticket, None)
 
@@ -176,6 +178,7 @@ class DeviceExecutor:
         self.table.next_token[rows] = drawn.tokens
         logprobs = self._output_logprobs(plan, place, drawn)
         ticket.drawn = _Sampled(self.platform.home(drawn.tokens), self.platform.home(drawn.bad), logprobs)
+        self.platform.mark("sample")
 
     def _output_logprobs(self, plan: StepPlan, place: np.ndarray, drawn: Drawn) -> dict[int, LogprobTensors]:
         wishes = [wish for wish in plan.logprobs if wish.output and plan.samples[wish.index]]
