@@ -135,6 +135,7 @@ class DeviceExecutor:
         self.platform.mark("forward")
         if not len(plan.masked):
             self._sample(ticket, None)
+            self.platform.mark("sample")
 
     def _prompt_logprobs(self, ticket: Ticket, hidden: torch.Tensor) -> None:
         """Block by block, so that the logits of a long prompt never exist at once."""
@@ -178,7 +179,6 @@ class DeviceExecutor:
         self.table.next_token[rows] = drawn.tokens
         logprobs = self._output_logprobs(plan, place, drawn)
         ticket.drawn = _Sampled(self.platform.home(drawn.tokens), self.platform.home(drawn.bad), logprobs)
-        self.platform.mark("sample")
 
     def _output_logprobs(self, plan: StepPlan, place: np.ndarray, drawn: Drawn) -> dict[int, LogprobTensors]:
         wishes = [wish for wish in plan.logprobs if wish.output and plan.samples[wish.index]]

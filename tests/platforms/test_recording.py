@@ -74,5 +74,5 @@ def test_the_executor_marks_its_parts() -> None:
     executor.result(executor.launch(host.plan([(row, 3)])))
     assert list(platform.last.spans()) == ["copy", "forward", "sample", "rest"]
     executor.result(executor.launch(host.plan([(Row(2, [5, 6, 7]), 2)])))
-    assert list(platform.last.spans()) == ["copy", "forward", "rest"]
+    assert list(platform.last.spans()) == ["copy", "forward", "sample", "rest"]
     executor.close()
