@@ -31,6 +31,7 @@ from radixlang.server.native import (
     text_of_tokens,
 )
 from radixlang.server.openai.embeddings import check_dimensions, unit_vector
+from radixlang.server.profiling import profile_arguments, profile_body
 from radixlang.server.stream import Stream
 from radixlang.text.worker import load_for
 
@@ -259,6 +260,27 @@ class Engine:
             self.hub.abort(rid, abort_all)
 
         self._call(abort())
+
+    def start_profile(self, **options: Any) -> dict[str, Any]:
+        """Begin a trace of the engine's steps (torch profiler). → `{"path", "num_steps"}`.
+
+        Options are the fields of `/start_profile`: `output_dir`, `num_steps` (the trace is written after so many;
+        by default when `stop_profile` is called), `activities` (of "CPU" and "GPU"), `with_stack`,
+        `record_shapes`.
+
+        Raises:
+            RequestError: a bad option, a folder that cannot be written to, or a trace is running already.
+        """
+        arguments = profile_arguments(profile_body(options))
+        return dict(self._call(self.hub.control("start_profile", **arguments)))
+
+    def stop_profile(self) -> dict[str, Any]:
+        """Write the trace. → `{"path"}`.
+
+        Raises:
+            RequestError: none is running.
+        """
+        return dict(self._call(self.hub.control("stop_profile")))
 
     def get_all_child_pids(self) -> list[int]:
         """Process ids of engine and detokenizer; empty when inline."""

@@ -136,11 +136,12 @@ class Failed(msgspec.Struct, tag=True, array_like=True):
 
 
 class Reply(msgspec.Struct, tag=True, array_like=True):
-    """The answer to a `Control`."""
+    """The answer to a `Control`; without `ok` the value is a sentence, and `status` says whose fault it is."""
 
     id: int
     ok: bool
     value: Any
+    status: int = 500
 
 
 class Stats(msgspec.Struct, tag=True, array_like=True):

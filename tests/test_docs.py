@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from radixlang.cli import chat, generate, main, serve
+from radixlang.cli import bench, chat, generate, main, serve
 from radixlang.cli.parser import unavailable_feature
 from radixlang.config import flat_names
 from radixlang.sampling_params import SamplingParams
@@ -61,7 +61,8 @@ def test_links_resolve(page: Path) -> None:
 @by_page
 def test_flags_exist(page: Path) -> None:
     known = set(OTHER_FLAGS)
-    for parser in (serve.build_parser(), chat.build_parser(), generate.build_parser()):
+    benchmarks = [parser() for parser, _ in bench.BENCHMARKS.values()]
+    for parser in (serve.build_parser(), chat.build_parser(), generate.build_parser(), *benchmarks):
         known |= set(parser._option_string_actions)
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", page.read_text()))
     unknown = {flag for flag in named - known if unavailable_feature(flag) is None}

@@ -55,25 +55,39 @@ def sampling_values(args: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(args, name) for name in names if hasattr(args, name)}
 
 
-def add_engine_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the options of an engine without a server."""
-    skip = {f.name for group, f, _ in options() if group in _NOT_LOCAL} | _SKIPPED
+def add_engine_flags(parser: argparse.ArgumentParser, keep: frozenset[str] = frozenset()) -> None:
+    """Add the options of an engine without a server; `keep` names options that are otherwise left out."""
+    skip = ({f.name for group, f, _ in options() if group in _NOT_LOCAL} | _SKIPPED) - keep
     add_arguments(parser, skip=tuple(sorted(skip)))
 
 
-def open_engine(args: argparse.Namespace) -> Engine:
-    """An engine in this process for the parsed flags; the default model is used when none is named.
+def engine_values(args: argparse.Namespace) -> dict[str, Any]:
+    """The engine's options in the parsed flags and their `--config` file, the model's files found.
 
     Raises:
-        ConfigError, ModelError: what is wrong with the flags or the model.
+        ConfigError, ModelError: the file or the model cannot be had.
     """
     known = set(flat_names())
     values = read_file(args.config) if hasattr(args, "config") else {}
     values |= {name: value for name, value in vars(args).items() if name in known}
+<<<<<<< HEAD
     values.setdefault("model_path", "default")
+=======
+    values["model_path"] = resolve_model_path(values.get("model_path") or "default", values.get("download_dir"))
+    return values
+
+
+def open_engine(args: argparse.Namespace, inline: bool = True) -> Engine:
+    """An engine for the parsed flags, in this process unless told; the default model if none is named.
+
+    Raises:
+        ConfigError, ModelError: what is wrong with the flags or the model.
+    """
+    values = engine_values(args)
+>>>>>>> bench
     from radixlang.llm import Engine
 
-    return Engine(inline=True, **values)
+    return Engine(inline=inline, **values)
 
 
 def chat_ids(engine: Engine, messages: list[dict[str, str]]) -> list[int]:

@@ -6,11 +6,12 @@ import dataclasses
 import secrets
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from radixlang.channel import Receiver, Sender
 from radixlang.config import Config
 from radixlang.engine.loop import EngineLoop
+from radixlang.engine.recorder import StepRecorder
 from radixlang.executor import EngineShape
 from radixlang.scheduler.limits import SchedulerLimits
 from radixlang.scheduler.scheduler import Scheduler
@@ -55,9 +56,13 @@ def scheduler_limits(config: Config, shape: EngineShape) -> SchedulerLimits:
 
 
 def build_engine(
-    config: Config, receiver: Receiver, sender: Sender, progress: Callable[[str, int, int], None]
+    config: Config,
+    receiver: Receiver,
+    sender: Sender,
+    progress: Callable[[str, int, int], None],
+    recorder: StepRecorder | None = None,
 ) -> EngineLoop:
-    """Load the model and return the loop, ready to run.
+    """Load the model and return the loop, ready to run. A `recorder` gets the times of every step.
 
     Raises:
         ConfigError, ModelError: before anything is served.
@@ -66,6 +71,15 @@ def build_engine(
     from radixlang.executor.build import build_executor
 
     executor, shape = build_executor(config, progress)
+    # Import here, like the executor: torch comes with it.
+    from radixlang.executor.profile import Profile
+    from radixlang.platforms import Platform
+    from radixlang.platforms.recording import RecordingPlatform
+
+    profile = Profile(executor.platform)
+    if recorder is not None:
+        recorder.device = RecordingPlatform(executor.platform)
+        executor.platform = cast(Platform, recorder.device)
     return EngineLoop(
         executor,
         Scheduler(scheduler_limits(config, shape)),
@@ -74,4 +88,6 @@ def build_engine(
         engine_info(shape, started),
         overlap=not config.device.disable_overlap_schedule,
         log_interval=config.log.decode_log_interval,
+        recorder=recorder,
+        profile=profile,
     )

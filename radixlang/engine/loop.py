@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from radixlang.channel import Receiver, Sender
-from radixlang.errors import RadixLangError
+from radixlang.engine.recorder import StepRecorder
+from radixlang.errors import RadixLangError, RequestError
 from radixlang.executor import Executor
 from radixlang.log import get_logger
 from radixlang.messages import Abort, Control, Drain, Failed, Generate, Opened, Reply, Stopped, pack_ids
 from radixlang.plan import StepPlan
 from radixlang.scheduler.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from radixlang.executor.profile import Profile
 
 log = get_logger(__name__)
 
@@ -33,7 +37,8 @@ PROMPT_TAIL = 16
 class EngineLoop:
     """Runs one scheduler over one executor until drained.
 
-    `info` is what `server_info` answers with, beside the scheduler's figures.
+    `info` is what `server_info` answers with, beside the scheduler's figures. `recorder` times the parts of every
+    turn, `profile` writes traces on demand.
     """
 
     def __init__(
@@ -46,7 +51,11 @@ class EngineLoop:
         overlap: bool = True,
         log_interval: int = 0,
         clock: Callable[[], float] = time.time,
+        recorder: StepRecorder | None = None,
+        profile: Profile | None = None,
     ) -> None:
+        if recorder is not None:
+            executor, scheduler, receiver, sender = recorder.around(executor, scheduler, receiver, sender)
         self.executor = executor
         self.scheduler = scheduler
         self.receiver = receiver
@@ -55,6 +64,7 @@ class EngineLoop:
         self.overlap = overlap
         self.log_interval = log_interval
         self.clock = clock
+        self.profile = profile
         self.draining = False
         self._running: tuple[StepPlan, Any] | None = None
         self._steps = 0
@@ -70,6 +80,8 @@ class EngineLoop:
             "flush_cache": self._flush_cache,
             "server_info": self._server_info,
             "cache_stats": self._server_info,
+            "start_profile": self._start_profile,
+            "stop_profile": self._stop_profile,
         }
 
     # ---- the loop ----
@@ -99,6 +111,8 @@ class EngineLoop:
         elif launched is None and not self._quiet:
             # Requests wait for something outside (memory held by nobody, a time-out): do not spin.
             time.sleep(0.001)
+        if self.profile is not None:
+            self.profile.launched(self._steps)
         self._report()
 
     def _launch(self) -> tuple[StepPlan, Any] | None:
@@ -174,6 +188,8 @@ class EngineLoop:
             return
         try:
             self.sender.send(Reply(message.id, True, method(**message.arguments)))
+        except RequestError as error:
+            self.sender.send(Reply(message.id, False, str(error), error.status))
         except Exception as error:
             log.error("control %s failed", message.method, exc_info=error)
             self.sender.send(Reply(message.id, False, f"{message.method} failed: {error}"))
@@ -189,6 +205,17 @@ class EngineLoop:
     def _server_info(self) -> dict[str, Any]:
         stats = self.scheduler.stats(self.clock())
         return {**self.info, **stats.gauges, **stats.counters}
+
+    def _start_profile(self, **options: Any) -> dict[str, Any]:
+        return self._profiler().start(self._steps, **options)
+
+    def _stop_profile(self) -> dict[str, Any]:
+        return self._profiler().stop()
+
+    def _profiler(self) -> Profile:
+        if self.profile is None:
+            raise RequestError("This engine has no profiler.")
+        return self.profile
 
     # ---- telling others ----
 

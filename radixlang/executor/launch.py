@@ -121,6 +121,7 @@ class DeviceExecutor:
                 self.pool.copy(source, target)
             elif not isinstance(action, Flush):  # a flush needs nothing: all that is cached here is KV pages
                 raise EngineError(f"This executor does not know the action {type(action).__name__}.")
+        self.platform.mark("copy")
         batch = inputs.batch
         prompts = any(wish.first_logit >= 0 and len(wish.targets) for wish in plan.logprobs)
         if batch.max_query > 1 and not (self.spec.encoder or prompts or plan.pools.any()):
@@ -136,8 +137,10 @@ class DeviceExecutor:
                 # A model may have left the others out already.
                 last = hidden if len(hidden) == len(inputs.sample_ends) else hidden[inputs.sample_ends]
                 ticket.logits = self.model.logits(last)
+        self.platform.mark("forward")
         if not len(plan.masked):
             self._sample(ticket, None)
+            self.platform.mark("sample")
 
     def _prompt_logprobs(self, ticket: Ticket, hidden: torch.Tensor) -> None:
         """Block by block, so that the logits of a long prompt never exist at once."""

@@ -56,6 +56,11 @@ class Platform(Protocol):
         """Begin the copy to the host; its values are valid after the work's `wait`."""
         ...
 
+    def mark(self, part: str) -> None:
+        """Inside submitted work: what was put on the stream since the last mark was `part`. Does nothing, unless
+        the platform stands behind a `RecordingPlatform`."""
+        ...
+
     def close(self) -> None:
         """Finish what is submitted and release the stream."""
         ...

@@ -110,5 +110,8 @@ class CpuPlatform:
     def home(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor
 
+    def mark(self, part: str) -> None:
+        """Nobody records."""
+
     def close(self) -> None:
         self._worker.shutdown(wait=True)

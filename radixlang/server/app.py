@@ -17,7 +17,7 @@ from starlette.routing import Route as StarletteRoute
 from radixlang import __version__
 from radixlang.config import Config
 from radixlang.errors import NotFoundError, RequestError
-from radixlang.server import admin, native, tokens
+from radixlang.server import admin, native, profiling, tokens
 from radixlang.server.front import Front
 from radixlang.server.hub import Hub
 from radixlang.server.openai import chat, completions, embeddings, models, protocol
@@ -91,6 +91,17 @@ ROUTES: list[Route] = [
         admin=True,
         answer=_TEXT,
     ),
+    Route(
+        "/start_profile",
+        _GET + _POST,
+        profiling.start_profile,
+        "Begin a trace of the engine.",
+        profiling.ProfileBody,
+        optional=True,
+        query=profiling.QUERY,
+        admin=True,
+    ),
+    Route("/stop_profile", _GET + _POST, profiling.stop_profile, "Write the trace.", admin=True),
     Route("/openapi.json", _GET, _openapi_json, "This description."),
     Route("/docs", _GET, _docs, "A page of all routes.", answer=_HTML),
     Route("/", _GET, _root, "Which server this is."),

@@ -21,7 +21,6 @@ from radixlang.channel import Sender
 from radixlang.config import Config
 from radixlang.errors import (
     EngineDeadError,
-    EngineError,
     OverloadedError,
     RadixLangError,
     RequestError,
@@ -289,7 +288,7 @@ class Hub:
         """Call a method of the engine's control table.
 
         Raises:
-            EngineError: the engine refused; EngineDeadError: it is gone.
+            RequestError: the engine refused; EngineError: it failed; EngineDeadError: it is gone.
         """
         if self._dead is not None:
             raise self._death()
@@ -422,7 +421,7 @@ class Hub:
         if message.ok:
             future.set_result(message.value)
         else:
-            future.set_exception(EngineError(str(message.value)))
+            future.set_exception(from_status(message.status, str(message.value)))
 
     def _on_stats(self, message: Stats) -> None:
         self.metrics.update(message)

@@ -119,6 +119,7 @@ class FakeEngine:
         self.received: list[Generate] = []
         self.aborts: list[Abort] = []
         self.cached = 0
+        self.profiles: list[dict[str, Any]] = []
         self._task: asyncio.Task[None] | None = None
 
     # ---- what the hub sends ----
@@ -142,6 +143,16 @@ class FakeEngine:
             return Reply(message.id, True, not self.running)
         if message.method == "server_info":
             return Reply(message.id, True, {"running": len(self.running)})
+        if message.method == "start_profile":
+            self.profiles.append(message.arguments)
+            return Reply(
+                message.id, True, {"path": "x.trace.json.gz", "num_steps": message.arguments["num_steps"]}
+            )
+        if message.method == "stop_profile":
+            if not self.profiles:
+                return Reply(message.id, False, "No profile is running.", 400)
+            self.profiles.pop()
+            return Reply(message.id, True, {"path": "x.trace.json.gz"})
         return Reply(message.id, False, f"Unknown control method {message.method!r}.")
 
     def _start(self, message: Generate) -> None:

@@ -1,0 +1,125 @@
+"""The HTTP/1.1 client of `radixlang bench serving`: one request a connection, bodies read line by line.
+
+General clients cost more per chunk than a fast server needs to make one, and would be what is measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from radixlang.errors import ConfigError
+
+#: bytes of the longest line a server may send
+LONGEST_LINE = 16 * 2**20
+
+
+class HttpError(Exception):
+    """The server refused, or what it sent is no HTTP. The text is for the table of errors."""
+
+
+class Client:
+    """Speaks to one server. `base_url` may end in `/v1`, as OpenAI clients write it, or not."""
+
+    def __init__(self, base_url: str, api_key: str | None = None) -> None:
+        parts = urlsplit(base_url if "://" in base_url else f"http://{base_url}")
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError(f"--base-url {base_url!r} is no URL such as http://127.0.0.1:30000.")
+        try:
+            port = parts.port
+        except ValueError:
+            raise ConfigError(f"--base-url {base_url!r} has no valid port.") from None
+        self.host = parts.hostname
+        self.port = port or (443 if parts.scheme == "https" else 80)
+        self._ssl = ssl.create_default_context() if parts.scheme == "https" else None
+        self._prefix = parts.path.rstrip("/").removesuffix("/v1")
+        self._headers = {"Host": parts.netloc.rpartition("@")[2], "Connection": "close"}
+        if api_key:
+            self._headers["Authorization"] = f"Bearer {api_key}"
+
+    @contextlib.asynccontextmanager
+    async def _exchange(self, method: str, path: str, body: bytes) -> AsyncIterator[AsyncIterator[bytes]]:
+        reader, writer = await asyncio.open_connection(self.host, self.port, ssl=self._ssl, limit=LONGEST_LINE)
+        try:
+            headers = dict(self._headers)
+            if body:
+                headers |= {"Content-Type": "application/json", "Content-Length": str(len(body))}
+            lines = [f"{method} {self._prefix}{path} HTTP/1.1", *(f"{k}: {v}" for k, v in headers.items())]
+            writer.write("\r\n".join([*lines, "", ""]).encode() + body)
+            status, fields = await _head(reader)
+            chunks = _body(reader, fields)
+            if status != 200:
+                text = b"".join([chunk async for chunk in chunks])
+                raise HttpError(f"status {status}: {_complaint(text)}")
+            yield chunks
+        finally:
+            writer.close()
+
+    async def get(self, path: str) -> Any:
+        """The decoded JSON at `path`.
+
+        Raises:
+            HttpError, OSError: refused, or not reached.
+        """
+        async with self._exchange("GET", path, b"") as chunks:
+            return msgspec.json.decode(b"".join([chunk async for chunk in chunks]))
+
+    async def events(self, path: str, body: dict[str, Any]) -> AsyncIterator[bytes]:
+        """The data of the server-sent events that `body` is answered with, up to `[DONE]`.
+
+        Raises:
+            HttpError: refused, or the stream ended without `[DONE]`. OSError: not reached, or cut off.
+        """
+        async with self._exchange("POST", path, msgspec.json.encode(body)) as chunks:
+            rest = b""
+            async for chunk in chunks:
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    if line.startswith(b"data:"):
+                        data = line[5:].strip()
+                        if data == b"[DONE]":
+                            return
+                        yield data
+        raise HttpError("the stream ended without [DONE]")
+
+
+async def _head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
+    try:
+        text = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        first, *lines = text.rstrip("\r\n").split("\r\n")
+        fields = {
+            name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)
+        }
+        return int(first.split(" ", 2)[1]), fields
+    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, IndexError, ValueError):
+        raise HttpError("the connection closed before an answer") from None
+
+
+async def _body(reader: asyncio.StreamReader, fields: dict[str, str]) -> AsyncIterator[bytes]:
+    if fields.get("transfer-encoding", "").lower() != "chunked":
+        left = int(fields.get("content-length", -1))
+        while left and (data := await reader.read(min(left, 2**16) if left > 0 else 2**16)):
+            left -= len(data) if left > 0 else 0
+            yield data
+        return
+    try:
+        while size := int((await reader.readline()).split(b";")[0] or b"0", 16):
+            yield (await reader.readexactly(size + 2))[:-2]
+    except (asyncio.IncompleteReadError, ValueError):
+        raise HttpError("the connection closed in mid-answer") from None
+
+
+def _complaint(body: bytes) -> str:
+    """The sentence in an error's body, or the body's beginning."""
+    try:
+        data = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return body[:200].decode("utf-8", "replace")
+    error = data.get("error", data) if isinstance(data, dict) else data
+    return str(error.get("message", error) if isinstance(error, dict) else error)[:200]

@@ -1,0 +1,245 @@
+"""`radixlang bench`: flags of the measurements in `radixlang.bench`, which know no command line.
+
+Must not import torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from radixlang.cli.options import add_engine_flags, engine_values, open_engine
+from radixlang.cli.parser import Parser
+from radixlang.errors import ConfigError
+
+if TYPE_CHECKING:
+    from radixlang.bench.offline import Trace
+    from radixlang.bench.report import Report
+
+#: engine options that mean nothing at a chat's prompt but do here
+_KEPT = frozenset({"skip_tokenizer_init", "random_seed"})
+
+
+def count(text: str) -> int:
+    """A flag's value that is at least 1."""
+    return _least(text, 1)
+
+
+def count_or_zero(text: str) -> int:
+    """A flag's value that is at least 0."""
+    return _least(text, 0)
+
+
+def _least(text: str, least: int) -> int:
+    value = int(text)
+    if value < least:
+        raise argparse.ArgumentTypeError(f"must be at least {least}, got {value}")
+    return value
+
+
+def counts(text: str) -> tuple[int, ...]:
+    """Numbers separated by commas."""
+    return tuple(count(part) for part in text.split(","))
+
+
+def rate(text: str) -> float:
+    """Requests a second; `inf` for all at once."""
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"must be above 0, got {text}")
+    return value
+
+
+def _parser(name: str, description: str) -> Parser:
+    parser = Parser(prog=f"radixlang bench {name}", description=description)
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write all figures there as well")
+    return parser
+
+
+def _own(parser: Parser, *flags: tuple[str, Callable[[str], Any], str]) -> None:
+    """Flags of a benchmark; absent ones leave no attribute behind, so that the settings' defaults hold."""
+    for name, kind, text in flags:
+        parser.add_argument(name, type=kind, default=argparse.SUPPRESS, metavar=name[2:].upper(), help=text)
+
+
+def _add_trace(parser: Parser) -> None:
+    parser.add_argument("--profile", metavar="FOLDER", help="write a trace of the first measured steps there")
+    parser.add_argument("--profile-steps", type=count, default=32, help="steps in that trace (32)")
+    parser.add_argument("--inline", action="store_true", help="engine in threads of this process, not in its own")
+
+
+def _trace(args: argparse.Namespace) -> Trace | None:
+    from radixlang.bench.offline import Trace
+
+    return Trace(str(Path(args.profile).absolute()), args.profile_steps) if args.profile else None
+
+
+def _given(args: argparse.Namespace, settings: Any) -> dict[str, Any]:
+    """The fields of `settings` that have a flag among `args`."""
+    return {name: getattr(args, name) for name in settings.__dataclass_fields__ if hasattr(args, name)}
+
+
+def throughput_parser() -> Parser:
+    """The flags of `bench throughput`."""
+    parser = _parser("throughput", "Tokens a second of an engine that has many requests at once.")
+    _own(
+        parser,
+        ("--num-prompts", count, "requests (16; 256 on an accelerator)"),
+        ("--input-len", count, "tokens of a prompt (64; 1,024)"),
+        ("--output-len", count, "tokens of an answer (32; 256)"),
+        ("--shared-len", count_or_zero, "leading tokens that all prompts share (0)"),
+        ("--runs", count, "how often (1)"),
+        ("--warmup", count_or_zero, "requests before the first run (2)"),
+        ("--prompt-seed", int, "of the random prompts (0)"),
+    )
+    parser.add_argument(
+        "--keep-cache", action="store_true", help="later runs find the prompts of the first cached"
+    )
+    _add_trace(parser)
+    add_engine_flags(parser, _KEPT)
+    return parser
+
+
+def throughput(args: argparse.Namespace) -> Report:
+    """Run it."""
+    from radixlang.bench.throughput import Settings, measure
+
+    settings = Settings(**_given(args, Settings), trace=_trace(args))
+    with open_engine(args, args.inline) as engine:
+        return measure(engine, settings)
+
+
+def latency_parser() -> Parser:
+    """The flags of `bench latency`."""
+    parser = _parser("latency", "The wait for the first token and the time of a decode step, by batch size.")
+    _own(
+        parser,
+        ("--batch-sizes", counts, "separated by commas (1,4,16; on an accelerator 1,8,32,64,128,256)"),
+        ("--input-len", count, "tokens of a prompt (64; 1,024)"),
+        ("--output-len", count, "tokens of an answer (24; 128)"),
+        ("--runs", count, "runs per batch size, of which the median counts (3)"),
+        ("--prompt-seed", int, "of the random prompts (0)"),
+    )
+    _add_trace(parser)
+    add_engine_flags(parser, _KEPT)
+    return parser
+
+
+def latency(args: argparse.Namespace) -> Report:
+    """Run it."""
+    from radixlang.bench.latency import Settings, measure
+
+    settings = Settings(**_given(args, Settings), trace=_trace(args))
+    with open_engine(args, args.inline) as engine:
+        return measure(engine, settings)
+
+
+def step_parser() -> Parser:
+    """The flags of `bench step`."""
+    parser = _parser("step", "Where the time of a decode step goes, on the host and on the device.")
+    _own(
+        parser,
+        ("--batch-sizes", counts, "separated by commas (1,4,16; on an accelerator 1,8,32,64,128,256)"),
+        ("--input-len", count, "tokens of a prompt (64; 1,024)"),
+        ("--steps", count, "decode steps per batch size (40; 200)"),
+        ("--temperature", float, "of all requests; 0 is greedy (0)"),
+        ("--prompt-seed", int, "of the random prompts (0)"),
+    )
+    add_engine_flags(parser, _KEPT)
+    return parser
+
+
+def step(args: argparse.Namespace) -> Report:
+    """Run it."""
+    from radixlang.bench.step import Settings, measure
+    from radixlang.cli.serve import StartProgress
+    from radixlang.config import Config
+    from radixlang.log import configure
+
+    values = engine_values(args)
+    config = Config.from_flat(**{"log_level": "error", **values}).resolve()
+    configure(config.log.log_level, "engine")
+    progress = StartProgress()
+    try:
+        return measure(config, Settings(**_given(args, Settings)), progress)
+    finally:
+        progress.finish()
+
+
+def serving_parser() -> Parser:
+    """The flags of `bench serving`."""
+    parser = _parser("serving", "Load on an OpenAI-compatible server, and what its clients see.")
+    _own(
+        parser,
+        ("--base-url", str, "where it listens (http://127.0.0.1:30000)"),
+        ("--api-key", str, "sent as a bearer token"),
+        ("--model", str, "name of the model (the first that the server lists)"),
+        ("--num-prompts", count, "requests (32)"),
+        ("--input-len", count, "tokens of a prompt, or words with --text (128)"),
+        ("--output-len", count, "tokens of an answer (32)"),
+        ("--shared-len", count_or_zero, "leading tokens or words that all prompts share (0)"),
+        ("--vocab-size", count, "random token ids stay below this (10000)"),
+        ("--request-rate", rate, "requests a second on average, or inf: all at once (inf)"),
+        ("--max-concurrency", count, "most requests at a time (no limit)"),
+        ("--warmup", count_or_zero, "requests before the load, one after the other (2)"),
+        ("--temperature", float, "of all requests (0)"),
+        ("--timeout", rate, "seconds that a request may take (600)"),
+        ("--prompt-seed", int, "of the random prompts and arrivals (0)"),
+    )
+    parser.add_argument("--text", action="store_true", help="send words instead of token ids")
+    parser.add_argument(
+        "--no-ignore-eos",
+        dest="ignore_eos",
+        action="store_false",
+        help="let answers end early; for servers that do not know the field ignore_eos",
+    )
+    return parser
+
+
+def serving(args: argparse.Namespace) -> Report:
+    """Run it."""
+    from radixlang.bench.serving import Settings, measure
+
+    return measure(Settings(**_given(args, Settings)))
+
+
+#: name → (its flags, what it does)
+BENCHMARKS: dict[str, tuple[Callable[[], Parser], Callable[[argparse.Namespace], Report]]] = {
+    "throughput": (throughput_parser, throughput),
+    "latency": (latency_parser, latency),
+    "serving": (serving_parser, serving),
+    "step": (step_parser, step),
+}
+
+
+def usage() -> str:
+    """The text of `radixlang bench --help`."""
+    lines = "\n".join(f"  {name:<12}{parser().description}" for name, (parser, _) in BENCHMARKS.items())
+    return (
+        f"usage: radixlang bench NAME [options]\n\n{lines}\n\n"
+        "Each prints a Markdown table. `radixlang bench NAME --help` lists the options."
+    )
+
+
+def run(argv: Sequence[str]) -> int:
+    """Measure and print."""
+    if argv and argv[0] in ("-h", "--help"):
+        print(usage())
+        raise SystemExit(0)
+    if not argv or argv[0] not in BENCHMARKS:
+        got = repr(argv[0]) if argv else "nothing"
+        raise ConfigError(f"`radixlang bench` takes one of {', '.join(BENCHMARKS)}, got {got}.")
+    make, measure = BENCHMARKS[argv[0]]
+    args = make().parse(argv[1:])
+    if args.json is not None and not args.json.absolute().parent.is_dir():
+        # Before the run, which may be long.
+        raise ConfigError(f"--json {args.json} cannot be written: its folder does not exist.")
+    report = measure(args)
+    print(report.markdown())
+    if args.json is not None:
+        report.write(args.json)
+        print(f"\nAll figures: {args.json}", file=sys.stderr)
+    return 0
