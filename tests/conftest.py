@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,15 @@ def _has_gpu() -> bool:
     except ImportError:
         return False
     return torch.cuda.is_available()
+
+
+@pytest.fixture(autouse=True)
+def logging_reaches_pytest() -> Iterator[None]:
+    """An engine sets the package's logging up for its process; the next test must be able to read the log."""
+    yield
+    logger = logging.getLogger("radixlang")
+    logger.propagate = True
+    logger.handlers.clear()
 
 
 def _model(name: str) -> Path:

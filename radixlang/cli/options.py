@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from radixlang.config import add_arguments, flat_names, options, read_file
 from radixlang.errors import ConfigError
+from radixlang.hub_files import resolve_model_path
 
 if TYPE_CHECKING:
     from radixlang.llm import Engine
@@ -70,10 +71,9 @@ def engine_values(args: argparse.Namespace) -> dict[str, Any]:
     known = set(flat_names())
     values = read_file(args.config) if hasattr(args, "config") else {}
     values |= {name: value for name, value in vars(args).items() if name in known}
-<<<<<<< HEAD
-    values.setdefault("model_path", "default")
-=======
-    values["model_path"] = resolve_model_path(values.get("model_path") or "default", values.get("download_dir"))
+    values["model_path"] = resolve_model_path(
+        values.get("model_path") or "default", values.get("download_dir"), values.pop("revision", None)
+    )
     return values
 
 
@@ -84,7 +84,6 @@ def open_engine(args: argparse.Namespace, inline: bool = True) -> Engine:
         ConfigError, ModelError: what is wrong with the flags or the model.
     """
     values = engine_values(args)
->>>>>>> bench
     from radixlang.llm import Engine
 
     return Engine(inline=inline, **values)

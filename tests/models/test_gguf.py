@@ -167,10 +167,12 @@ def test_blocks_are_kept_as_they_are(tmp_path: Path) -> None:
     theirs = make("Llama", SMALL | {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16}, tmp_path)
     path = tmp_path / "model.gguf"
     write(path, theirs, "llama", quantized=True)
-    dense, packed = load(path), load(path, dtype="auto")
+    exact, rounded = load(path), load(path, dtype="auto")
     row = rows_of(97)[0]
-    torch.testing.assert_close(run_paged(packed, [row])[0], run_paged(dense, [row])[0], atol=1e-4, rtol=0)
-    assert packed.weight_bytes < 0.45 * dense.weight_bytes
+    # The weights are the same; "auto" rounds activations to 16 bits.
+    torch.testing.assert_close(run_paged(rounded, [row])[0], run_paged(exact, [row])[0], atol=1e-2, rtol=0)
+    floats = 4 * sum(p.numel() for p in theirs.parameters())
+    assert exact.weight_bytes == rounded.weight_bytes < 0.45 * floats
 
 
 def _write_llama(path: Path, edit: Edit) -> None:
@@ -221,7 +223,9 @@ def test_unknown_settings_are_named(tmp_path: Path) -> None:
 
 
 def _check_reference(path: Path, name: str, dtype: str, cases: int, steps: int) -> None:
-    """Teacher forcing over the first steps: the ids are the argmax, log-probabilities within 1e-3."""
+    """Teacher forcing over the first steps: the ids are the argmax, log-probabilities within 1e-3 (1e-2 where
+    activations are rounded)."""
+    tolerance = 1e-3 if dtype == "float32" else 1e-2
     model = load(path, dtype=dtype)
     for case in reference(name)["cases"][:cases]:
         prompt, greedy = case["prompt_ids"], case["greedy_ids"][:steps]
@@ -230,11 +234,11 @@ def _check_reference(path: Path, name: str, dtype: str, cases: int, steps: int) 
         given = logprobs[len(prompt) - 1 :]
         assert given.argmax(-1).tolist() == greedy
         got = given[torch.arange(len(greedy)), torch.tensor(greedy)]
-        torch.testing.assert_close(got, torch.tensor(case["greedy_logprobs"][:steps]), atol=1e-3, rtol=0)
+        torch.testing.assert_close(got, torch.tensor(case["greedy_logprobs"][:steps]), atol=tolerance, rtol=0)
         if case["prompt_logprobs"]:
             ids = torch.tensor(prompt[1:])
             got = logprobs[torch.arange(len(ids)), ids]
-            torch.testing.assert_close(got, torch.tensor(case["prompt_logprobs"][1:]), atol=1e-3, rtol=0)
+            torch.testing.assert_close(got, torch.tensor(case["prompt_logprobs"][1:]), atol=tolerance, rtol=0)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "auto"])
