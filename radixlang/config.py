@@ -74,6 +74,10 @@ class DeviceConfig:
     max_total_tokens: int | None = flag(
         None, "Upper limit on tokens in the KV pool; sized from memory by default."
     )
+    disable_cuda_graph: bool = flag(False, "Launch every kernel of a decode step by itself.")
+    cuda_graph_max_bs: int | None = flag(
+        None, "Largest batch whose decode step is captured as a CUDA graph; by default all that may run, up to 512."
+    )
     disable_overlap_schedule: bool = flag(False, "Wait for each step before planning the next.")
     random_seed: int | None = flag(None, "Seed for requests that bring none.")
     num_threads: int | None = flag(None, "CPU threads of the model; all cores by default.", "--threads")
@@ -230,6 +234,7 @@ class Config:
             ("context_length", m.context_length),
             ("max_total_tokens", d.max_total_tokens),
             ("num_threads", d.num_threads),
+            ("cuda_graph_max_bs", d.cuda_graph_max_bs),
             ("max_running_requests", s.max_running_requests),
             ("max_prefill_tokens", s.max_prefill_tokens),
             ("stream_interval", v.stream_interval),

@@ -10,7 +10,9 @@ import torch
 import triton
 import triton.language as tl
 
+from radixlang.kernels import chain
 from radixlang.kernels.attention_tile import add_sink, score_factors, sweep
+from radixlang.kernels.chain import begin
 from radixlang.kernels.tuning import DecodeTile, next_power_of_2, upcast_dots
 
 
@@ -52,7 +54,9 @@ def _decode_kernel(
     SOFTCAP: tl.constexpr,
     UPCAST: tl.constexpr,
     PRECISION: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):
+    begin(CHAINED)
     kv_head = tl.program_id(0)
     b = tl.program_id(1)
     split = tl.program_id(2)
@@ -139,7 +143,9 @@ def _join_kernel(
     BLOCK_S: tl.constexpr,
     BLOCK_D: tl.constexpr,
     SINKS: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):
+    begin(CHAINED)
     head = tl.program_id(0)
     token = tl.program_id(1).to(tl.int64)
     place = token * tl.num_programs(0) + head
@@ -228,6 +234,7 @@ def decode_attention(
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         num_warps=tile.warps,
         num_stages=tile.stages,
+        **chain.options(),
     )
     if splits > 1:
         _join_kernel[(heads, tokens)](
@@ -241,5 +248,6 @@ def decode_attention(
             BLOCK_D=max(16, next_power_of_2(head_dim)),
             SINKS=sinks is not None,
             num_warps=4 if splits * head_dim >= 2048 else 2,
+            **chain.options(),
         )
     return out

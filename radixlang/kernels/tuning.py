@@ -54,6 +54,17 @@ class ExtendTile:
     stages: int
 
 
+@dataclass(frozen=True)
+class SkinnyTile:
+    """`splits` programs share the inner dimension of `block_n` outputs, in steps of `block_k`."""
+
+    block_n: int
+    block_k: int
+    splits: int
+    warps: int
+    stages: int
+
+
 def interpreted() -> bool:
     """True when Triton kernels run in its CPU interpreter."""
     return os.environ.get("TRITON_INTERPRET", "0") == "1"
@@ -137,3 +148,23 @@ def extend_tile(chip: Chip, *, head_dim: int, element_size: int) -> ExtendTile:
     query_bytes = block_m * next_power_of_2(head_dim) * element_size
     block_n, stages = _fit(wanted_n, entry["stages"], head_dim, element_size, chip.shared_bytes - query_bytes)
     return ExtendTile(block_m, block_n, entry["warps"], stages)
+
+
+def skinny_tile(chip: Chip, *, tokens: int, outer: int, inner: int, gated: bool) -> SkinnyTile | None:
+    """Settings of a product of few tokens with a weight of `outer` (of each half, if gated) × `inner`.
+
+    None where the library's product is as fast: on chips that were not measured, and beyond the table.
+    """
+    if "skinny" not in chip.table:
+        return None
+    entry = _entry(chip, "skinny", {}, tokens=tokens, outer=outer, inner=inner, gated=int(gated))
+    if not entry.get("block_n"):
+        return None
+    block_n, block_k = entry["block_n"], entry["block_k"]
+    # Splits fill the chip; a split keeps a few steps of the inner dimension.
+    blocks = -(-outer // block_n)
+    steps = max(1, inner // block_k)
+    splits = 1
+    while 2 * splits * blocks <= entry["programs"] * chip.units and steps % (2 * splits) == 0 and splits < 16:
+        splits *= 2
+    return SkinnyTile(block_n, block_k, splits, entry["warps"], entry["stages"])

@@ -15,10 +15,15 @@ from radixlang.registry import Registry
 
 if TYPE_CHECKING:
     from radixlang.layers.attention import Attention
+    from radixlang.quant import Linear
 
 
 class Ops(Protocol):
-    """Norm weights are float32; x has the computing dtype, and so have all results."""
+    """Norm weights are float32; x has the computing dtype, and so have all results.
+
+    Around the stream of a decoder: `x`, where a method takes or gives it beside `stream`, is a part's output that
+    is still to be added to the stream, None when nothing is.
+    """
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """x [T, H] → x / rms(x) * weight, computed in float32."""
@@ -57,8 +62,79 @@ class Ops(Protocol):
         """[T, 2 I] → act(first half) * second half; activation "silu", "gelu" or "gelu_tanh"."""
         ...
 
+    def norm_linear(
+        self, x: torch.Tensor | None, stream: torch.Tensor, weight: torch.Tensor, eps: float, linear: Linear
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(linear of the norm of s, s) with s = stream + x."""
+        ...
 
-class TorchOps:
+    def norm_gated(
+        self,
+        x: torch.Tensor | None,
+        stream: torch.Tensor,
+        weight: torch.Tensor,
+        eps: float,
+        linear: Linear,
+        activation: str,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(gated activation of the linear of the norm of s, s) with s = stream + x."""
+        ...
+
+    def linear_add(
+        self, x: torch.Tensor, stream: torch.Tensor, linear: Linear
+    ) -> tuple[torch.Tensor | None, torch.Tensor]:
+        """(still to be added, stream): the linear of x is one or in the other."""
+        ...
+
+    def norm(
+        self, x: torch.Tensor | None, stream: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(norm of s, s) with s = stream + x."""
+        ...
+
+    def linear(self, x: torch.Tensor, linear: Linear) -> torch.Tensor:
+        """The linear of x, by whatever multiplies fastest."""
+        ...
+
+
+class Steps:
+    """The compound methods of `Ops` out of the single ones."""
+
+    def linear(self, x: torch.Tensor, linear: Linear) -> torch.Tensor:
+        return linear(x)
+
+    def norm(
+        self: Any, x: torch.Tensor | None, stream: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if x is None:
+            return self.rms_norm(stream, weight, eps), stream
+        return self.add_rms_norm(x, stream, weight, eps)
+
+    def norm_linear(
+        self: Any, x: torch.Tensor | None, stream: torch.Tensor, weight: torch.Tensor, eps: float, linear: Linear
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        normed, stream = self.norm(x, stream, weight, eps)
+        return linear(normed), stream
+
+    def norm_gated(
+        self: Any,
+        x: torch.Tensor | None,
+        stream: torch.Tensor,
+        weight: torch.Tensor,
+        eps: float,
+        linear: Linear,
+        activation: str,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        normed, stream = self.norm(x, stream, weight, eps)
+        return self.gated(linear(normed), activation), stream
+
+    def linear_add(
+        self: Any, x: torch.Tensor, stream: torch.Tensor, linear: Linear
+    ) -> tuple[torch.Tensor | None, torch.Tensor]:
+        return linear(x), stream
+
+
+class TorchOps(Steps):
     """Plain torch."""
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:

@@ -54,6 +54,10 @@ class Model(Protocol):
         """hidden [S, hidden] → [S, vocab] float32, soft-capped. An encoder has none: EngineError."""
         ...
 
+    def scores(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The same numbers in whatever float type they were computed in; for kernels that take any."""
+        ...
+
 
 def load_spec(model: ModelConfig) -> ModelSpec:
     """What the checkpoint of `model` is, from its config alone.
