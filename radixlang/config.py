@@ -76,7 +76,7 @@ class DeviceConfig:
     )
     disable_cuda_graph: bool = flag(False, "Launch every kernel of a decode step by itself.")
     cuda_graph_max_bs: int | None = flag(
-        None, "Largest batch whose decode step is captured as a CUDA graph; by default all that may run, up to 512."
+        None, "Largest batch whose decode step is a CUDA graph; all that may run, up to 512, by default."
     )
     disable_overlap_schedule: bool = flag(False, "Wait for each step before planning the next.")
     random_seed: int | None = flag(None, "Seed for requests that bring none.")

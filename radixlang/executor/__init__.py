@@ -6,7 +6,7 @@ that tests put a fake there. Importing this module must not import torch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -57,6 +57,8 @@ class EngineShape:
     dtype: str
     attention_backend: str
     load_seconds: float
+    load_spans: dict[str, float] = field(default_factory=dict)
+    """the parts of `load_seconds`"""
     architecture: str = ""
     model_type: str = ""
     hidden_size: int = 0

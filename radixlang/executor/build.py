@@ -28,6 +28,21 @@ log = get_logger(__name__)
 
 MAX_RUNNING_CPU = 64
 MAX_RUNNING_ACCELERATOR = 256
+MAX_GRAPH_BATCH = 512
+
+
+class Spans:
+    """Where the seconds of the start go."""
+
+    def __init__(self) -> None:
+        self.spans: dict[str, float] = {}
+        self._since = time.monotonic()
+
+    def note(self, name: str) -> None:
+        """End the span `name`, which began with the end of the one before."""
+        now = time.monotonic()
+        self.spans[name] = round(now - self._since, 3)
+        self._since = now
 
 
 def build_executor(
@@ -38,12 +53,13 @@ def build_executor(
     Raises:
         ConfigError, ModelError: the flags or the checkpoint cannot work.
     """
-    started = time.monotonic()
+    clock = Spans()
     spec = load_spec(config.model)
     platform = find_platform(config.device.device, config.device.num_threads)
     kind = platform.device.type
     dtype = _dtype(config.model.dtype) or platform.default_dtype(spec.checkpoint_dtype)
     kv_dtype = _dtype(config.device.kv_cache_dtype) or dtype
+    clock.note("device")
     name, backend = choose_attention(config.device.attention_backend, spec, kind)
     model = load_model(
         spec,
@@ -52,6 +68,7 @@ def build_executor(
         dtype,
         lambda done, total: progress("loading weights", done, total),
     )
+    clock.note("weights")
     page_size = config.device.page_size
     running = config.schedule.max_running_requests or (
         MAX_RUNNING_CPU if kind == "cpu" else MAX_RUNNING_ACCELERATOR
@@ -77,9 +94,16 @@ def build_executor(
     pool = KvPool(spec, pages, page_size, kv_dtype, platform.device)
     table = RequestTable(running + 1, -(-context // page_size), platform.device)
     executor = DeviceExecutor(model, platform, pool, table, backend(spec, page_size, platform.device))
+    clock.note("kv pool")
     progress("trial step", 0, 1)
     try_out(executor)
     progress("trial step", 1, 1)
+    clock.note("trial step")
+    if kind == "cuda" and not config.device.disable_cuda_graph and not spec.encoder and executor.sampling.columns:
+        largest = min(running, config.device.cuda_graph_max_bs or MAX_GRAPH_BATCH)
+        executor.capture(largest, lambda done, total: progress("capturing graphs", done, total))
+        clock.note("graphs")
+    log.info("start-up: %s", ", ".join(f"{name} {seconds:.2f} s" for name, seconds in clock.spans.items()))
     shape = EngineShape(
         num_pages=pages,
         page_size=page_size,
@@ -93,7 +117,8 @@ def build_executor(
         device=f"{platform.device}: {platform.describe()}",
         dtype=str(dtype).removeprefix("torch."),
         attention_backend=name,
-        load_seconds=round(time.monotonic() - started, 3),
+        load_seconds=round(sum(clock.spans.values()), 3),
+        load_spans=clock.spans,
         architecture=spec.architecture,
         model_type=spec.family,
         hidden_size=spec.hidden_size,

@@ -27,7 +27,7 @@ def begin(CHAINED: tl.constexpr):
 
 @triton.jit
 def prefetch_rows(pointers, size):
-    """Ask for `size` bytes (a multiple of 16) behind each pointer (16-byte aligned) to be put into the L2 cache."""
+    """Ask for `size` bytes (a multiple of 16) from each pointer (16-byte aligned) on to be in the L2 cache."""
     sizes = tl.zeros(pointers.shape, tl.int32) + size
     tl.inline_asm_elementwise(
         "cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0;",

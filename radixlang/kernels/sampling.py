@@ -130,7 +130,7 @@ def _summary_kernel(
     BLOCK: tl.constexpr,
     CHAINED: tl.constexpr,
 ):
-    """Of each part of each row: largest logit, its first index, smallest logit above -inf, whether NaN or +inf occur."""
+    """Of each part of each row: largest logit, its first index, smallest above -inf, whether NaN or +inf occur."""
     begin(CHAINED)
     row = tl.program_id(0)
     base = logits_ptr + row.to(tl.int64) * stride
@@ -227,7 +227,7 @@ def _sample_kernel(
 
 @triton.jit
 def _draw(base, vocab, top, first, low, temperature, top_k, top_p, min_p, uniform, BLOCK: tl.constexpr):
-    """The token of a row whose best logit `top` is first at `first` and whose smallest logit above -inf is `low`."""
+    """The token of a row whose best logit `top` is first at `first`, and whose smallest above -inf is `low`."""
     inverse = 1.0 / temperature
     by_rank = (top_k > 0) & (top_k < vocab)
     by_mass = top_p < 1.0

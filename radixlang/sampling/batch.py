@@ -120,10 +120,6 @@ class SamplingBatch:
             self.columns.write(rows, [self._sampling[row] for row in rows])
             self._fresh.clear()
 
-    def place(self, rows: Ints) -> torch.Tensor:
-        """The rows as an index on the device."""
-        return self._platform.upload(rows.astype(np.int64))
-
     def upload(self, array: np.ndarray) -> torch.Tensor:
         """To the device."""
         return self._platform.upload(array)

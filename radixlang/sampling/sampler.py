@@ -63,7 +63,7 @@ def sample(
         return _sample_by_kernel(state, logits, rows, bits, masked, next_token, scaled)
     drawn = _sample(state, logits, rows, bits, masked)
     if next_token is not None:
-        next_token[state.place(rows)] = drawn.tokens
+        next_token[state.upload(rows.astype(np.int64))] = drawn.tokens
     return drawn
 
 

@@ -113,9 +113,8 @@ def main(backend: str, architecture: str, settings: str) -> None:
     gain = torch.zeros(4096)
     skinny_linear(x, torch.zeros((8192, 4096), dtype=BF16), norm=gain, activation="silu", tile=tile)
     wide = torch.zeros((40, 100), dtype=BF16)
-    skinny_linear(
-        wide, torch.zeros((96, 100), dtype=BF16), weight[:96], residual=torch.zeros((40, 96), dtype=BF16), tile=tile
-    )
+    stream = torch.zeros((40, 96), dtype=BF16)
+    skinny_linear(wide, torch.zeros((96, 100), dtype=BF16), weight[:96], residual=stream, tile=tile)
     logits, column, ids = torch.zeros((2, 70000)), torch.zeros(2), integers(2).long()
     sampling.sample(logits, column, integers(2), column, column, ids, ids)
     sampling.sample(
