@@ -67,6 +67,13 @@ class ZmqSender:
         self._socket.close()
 
 
+def deliver_all() -> None:
+    """Close every ZeroMQ socket of this process, and wait up to a second for what was sent to leave it."""
+    import zmq
+
+    zmq.Context.instance().destroy(linger=1000)
+
+
 class ZmqReceiver:
     """The reading end: binds the address and decodes messages of the union `kind`."""
 

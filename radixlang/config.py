@@ -81,7 +81,7 @@ class DeviceConfig:
     disable_overlap_schedule: bool = flag(False, "Wait for each step before planning the next.")
     random_seed: int | None = flag(None, "Seed for requests that bring none.")
     num_threads: int | None = flag(None, "CPU threads of the model; all cores by default.", "--threads")
-    tp_size: int = flag(1, "Tensor-parallel ranks.", "--tp", "--tensor-parallel-size")
+    tp_size: int = flag(1, "Devices of this host that share one model.", "--tp", "--tensor-parallel-size")
     dp_size: int = flag(1, "Data-parallel replicas.", "--dp", "--data-parallel-size")
     pp_size: int = flag(1, "Pipeline stages.", "--pp", "--pipeline-parallel-size")
 
@@ -221,8 +221,9 @@ class Config:
 
         if not m.model_path:
             raise ConfigError("--model-path is required: a folder, a .gguf file, a hub id, or 'default'.")
-        for name in ("tp_size", "dp_size", "pp_size"):
-            need(getattr(d, name) == 1, name, getattr(d, name), "1 in this version (one device per engine)")
+        need(d.tp_size >= 1, "tp_size", d.tp_size, "at least 1")
+        for name in ("dp_size", "pp_size"):
+            need(getattr(d, name) == 1, name, getattr(d, name), "1 in this version (--tp-size takes more devices)")
         need(1 <= d.page_size <= 128, "page_size", d.page_size, "between 1 and 128")
         need(
             d.mem_fraction_static is None or 0 < d.mem_fraction_static < 1,

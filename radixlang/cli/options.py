@@ -74,7 +74,8 @@ def open_engine(args: argparse.Namespace) -> Engine:
     values["model_path"] = resolve_model_path(values.get("model_path") or "default", values.get("download_dir"))
     from radixlang.llm import Engine
 
-    return Engine(inline=True, **values)
+    # Ranks are processes; one alone needs none.
+    return Engine(inline=values.get("tp_size", 1) == 1, **values)
 
 
 def chat_ids(engine: Engine, messages: list[dict[str, str]]) -> list[int]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from radixlang.channel import Receiver, Sender
 from radixlang.config import Config
 from radixlang.engine.loop import EngineLoop
-from radixlang.executor import EngineShape
+from radixlang.executor import EngineShape, Executor
 from radixlang.scheduler.limits import SchedulerLimits
 from radixlang.scheduler.scheduler import Scheduler
 
@@ -55,9 +55,17 @@ def scheduler_limits(config: Config, shape: EngineShape) -> SchedulerLimits:
 
 
 def build_engine(
-    config: Config, receiver: Receiver, sender: Sender, progress: Callable[[str, int, int], None]
+    config: Config,
+    receiver: Receiver,
+    sender: Sender,
+    progress: Callable[[str, int, int], None],
+    followers: Sequence[Sender] = (),
+    meeting: str = "",
 ) -> EngineLoop:
     """Load the model and return the loop, ready to run.
+
+    With `tp_size` above 1 this is the first rank: `followers` are the ways to the others, and `meeting` is the file
+    in which all meet.
 
     Raises:
         ConfigError, ModelError: before anything is served.
@@ -65,7 +73,12 @@ def build_engine(
     started = time.time()
     from radixlang.executor.build import build_executor
 
-    executor, shape = build_executor(config, progress)
+    executor: Executor
+    executor, shape = build_executor(config, progress, 0, meeting)
+    if followers:
+        from radixlang.executor.follower import Leader
+
+        executor = Leader(executor, followers)
     return EngineLoop(
         executor,
         Scheduler(scheduler_limits(config, shape)),

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from radixlang.channel import Receiver, Sender
-from radixlang.errors import RadixLangError
+from radixlang.errors import EngineDeadError, RadixLangError
 from radixlang.executor import Executor
 from radixlang.log import get_logger
 from radixlang.messages import Abort, Control, Drain, Failed, Generate, Opened, Reply, Stopped, pack_ids
@@ -110,6 +110,8 @@ class EngineLoop:
         self._steps += 1
         try:
             return plan, self.executor.launch(plan)
+        except EngineDeadError:
+            raise
         except Exception as error:
             self._abandon([plan], error)
             return None
@@ -118,6 +120,8 @@ class EngineLoop:
         plan, ticket = step
         try:
             result = self.executor.result(ticket)
+        except EngineDeadError:
+            raise
         except Exception as error:
             plans = [plan]
             if self._running is not None:

@@ -51,6 +51,7 @@ class EngineShape:
     encoder: bool
     """bidirectional model: a prompt must be granted whole, nothing is sampled, nothing can be cached"""
     weight_bytes: int
+    """on one device, as is `kv_bytes`"""
     kv_bytes: int
     device: str
     """begins with the device's type ("cpu: …", "cuda: …"), then its name"""

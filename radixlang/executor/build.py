@@ -19,9 +19,11 @@ from radixlang.memory.kv_pool import KvPool
 from radixlang.memory.request_table import RequestTable
 from radixlang.memory.sizing import Memory, kv_pages
 from radixlang.models import load_model, load_spec
+from radixlang.models.shards import Shards
 from radixlang.models.spec import ModelSpec
+from radixlang.parallel import connect
 from radixlang.plan import RowSetup, StepPlan
-from radixlang.platforms import find_platform
+from radixlang.platforms import find_platform, place_rank
 from radixlang.sampling_params import RowSampling
 
 log = get_logger(__name__)
@@ -46,36 +48,51 @@ class Spans:
 
 
 def build_executor(
-    config: Config, progress: Callable[[str, int, int], None]
+    config: Config, progress: Callable[[str, int, int], None], rank: int = 0, meeting: str = ""
 ) -> tuple[DeviceExecutor, EngineShape]:
     """Load the model of a resolved config and size everything. `progress(task, done, total)`.
+
+    All ranks of a tensor-parallel group do this at once, in the same order; they meet in the file `meeting`.
 
     Raises:
         ConfigError, ModelError: the flags or the checkpoint cannot work.
     """
     clock = Spans()
-    spec = load_spec(config.model)
-    platform = find_platform(config.device.device, config.device.num_threads)
+    whole = load_spec(config.model)
+    ranks = config.device.tp_size
+    spec = Shards(whole, rank, ranks).spec
+    platform = find_platform(*place_rank(config.device.device, config.device.num_threads, rank, ranks))
     kind = platform.device.type
     dtype = _dtype(config.model.dtype) or platform.default_dtype(spec.checkpoint_dtype)
     kv_dtype = _dtype(config.device.kv_cache_dtype) or dtype
     clock.note("device")
     name, backend = choose_attention(config.device.attention_backend, spec, kind)
+    parallel = connect(rank, ranks, meeting, platform.device)
+    if ranks > 1:
+        clock.note("ranks")
     model = load_model(
-        spec,
+        whole,
         config.model,
         str(platform.device),
         dtype,
         lambda done, total: progress("loading weights", done, total),
+        parallel,
     )
     clock.note("weights")
     page_size = config.device.page_size
     running = config.schedule.max_running_requests or (
         MAX_RUNNING_CPU if kind == "cpu" else MAX_RUNNING_ACCELERATOR
     )
+    sharing = ranks if kind == "cpu" else 1  # ranks on a CPU share its memory
+    memory = Memory(
+        kind == "cpu",
+        platform.total_memory() // sharing,
+        platform.free_memory() // sharing,
+        model.weight_bytes,
+    )
     pages = kv_pages(
         spec,
-        Memory(kind == "cpu", platform.total_memory(), platform.free_memory(), model.weight_bytes),
+        memory,
         page_size=page_size,
         element_bytes=kv_dtype.itemsize,
         max_running=running,
@@ -83,6 +100,7 @@ def build_executor(
         fraction=config.device.mem_fraction_static,
         max_total_tokens=config.device.max_total_tokens,
     )
+    pages = parallel.least(pages)
     context = min(spec.context_length, (pages - 1) * page_size)
     if context < spec.context_length:
         log.warning(
