@@ -234,7 +234,7 @@ def executor(model: str, where: Path, **more: Any) -> Rows:
     """Steps of the bare executor, launched one ahead, context 1,100; and the host's part of a launch."""
     from radixlang.executor.build import build_executor
 
-    config = Config.from_flat(**options_of(model, where, max_total_tokens=300_000, **more)).resolve()
+    config = Config.from_flat(**options_of(model, where, max_total_tokens=320_000, **more)).resolve()
     device, shape = build_executor(config, lambda *_: None)
     for k, v in device.pool.layers:
         k.normal_()
@@ -274,6 +274,7 @@ def executor(model: str, where: Path, **more: Any) -> Rows:
         gaps = sorted(b - a for a, b in zip(ends[20:], ends[21:], strict=False))
         out[f"bare step at batch {rows}, ms"] = statistics.median(gaps) * 1e3
         out[f"… its launch on the host at {rows}, ms"] = statistics.median(launches[20:]) * 1e3
+    out["start, parts"] = str(shape.load_spans)
     device.close()
     return out
 

@@ -161,10 +161,10 @@ def skinny_tile(chip: Chip, *, tokens: int, outer: int, inner: int, gated: bool)
     if not entry.get("block_n"):
         return None
     block_n, block_k = entry["block_n"], entry["block_k"]
-    # Splits fill the chip; a split keeps a few steps of the inner dimension.
+    # Splits fill the chip; each has as many whole steps of the inner dimension.
     blocks = -(-outer // block_n)
     steps = max(1, inner // block_k)
     splits = 1
-    while 2 * splits * blocks <= entry["programs"] * chip.units and steps % (2 * splits) == 0 and splits < 16:
+    while 2 * splits * blocks <= entry["programs"] and steps % (2 * splits) == 0 and splits < 16:
         splits *= 2
     return SkinnyTile(block_n, block_k, splits, entry["warps"], entry["stages"])

@@ -37,7 +37,9 @@ def close(got: torch.Tensor, want: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("splits", [1, 2, 4])
-@pytest.mark.parametrize(("tokens", "outer", "inner"), [(1, 128, 256), (5, 96, 256), (17, 64, 100), (33, 130, 512)])
+@pytest.mark.parametrize(
+    ("tokens", "outer", "inner"), [(1, 128, 256), (5, 96, 256), (17, 64, 100), (33, 130, 512)]
+)
 def test_plain(tokens: int, outer: int, inner: int, splits: int, dtype: torch.dtype) -> None:
     x, weight = randn(tokens, inner, dtype=dtype), randn(outer, inner, dtype=dtype, seed=1)
     tile = tuning.SkinnyTile(64, 64, splits, 4, 3)
@@ -77,7 +79,7 @@ def test_a_real_layer(tokens: int) -> None:
         rows = 2 * outer if activation else outer
         weight = randn(rows, 4096, dtype=dtype, seed=1) / 64
         tile = tuning.skinny_tile(chip, tokens=tokens, outer=outer, inner=4096, gated=activation is not None)
-        tile = tile or tuning.SkinnyTile(64, 128, 4, 4, 4)
+        tile = tile or tuning.SkinnyTile(64, 64, 4, 4, 3)
         more = {"residual": residual} if outer == 4096 else {}
         want = reference.skinny_linear(x, weight, norm=norm, eps=EPS, activation=activation, **more)
         for turn in range(20):
