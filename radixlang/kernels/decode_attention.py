@@ -12,8 +12,17 @@ import triton.language as tl
 
 from radixlang.kernels import chain
 from radixlang.kernels.attention_tile import add_sink, score_factors, sweep
-from radixlang.kernels.chain import begin
-from radixlang.kernels.tuning import DecodeTile, next_power_of_2, upcast_dots
+from radixlang.kernels.chain import begin, release, wait
+from radixlang.kernels.tuning import MAX_DECODE_ROWS, DecodeTile, next_power_of_2, upcast_dots
+
+
+@triton.jit
+def _share(length, count, window, num_splits, BLOCK_N: tl.constexpr, WINDOWED: tl.constexpr):
+    """(first key, keys a split) of a row: whole tiles, the same for all splits."""
+    lo = 0
+    if WINDOWED:
+        lo = tl.maximum(length - count - window + 1, 0) // BLOCK_N * BLOCK_N
+    return lo, tl.maximum(tl.cdiv(tl.cdiv(length - lo, num_splits), BLOCK_N), 1) * BLOCK_N
 
 
 @triton.jit(do_not_specialize=["window", "num_splits", "table_stride"])
@@ -54,16 +63,27 @@ def _decode_kernel(
     SOFTCAP: tl.constexpr,
     UPCAST: tl.constexpr,
     PRECISION: tl.constexpr,
+    ONE: tl.constexpr,
     CHAINED: tl.constexpr,
 ):
-    begin(CHAINED)
+    release(CHAINED)
     kv_head = tl.program_id(0)
     b = tl.program_id(1)
     split = tl.program_id(2)
     heads = tl.num_programs(0) * GROUP
+    # the batch is described before any layer runs: it may be read before the last kernel has finished
     length = tl.load(lengths_ptr + b)
-    first = tl.load(starts_ptr + b)
-    count = tl.load(starts_ptr + b + 1) - first
+    first = b
+    count = 1
+    if not ONE:
+        first = tl.load(starts_ptr + b)
+        count = tl.load(starts_ptr + b + 1) - first
+    lo, span = _share(length, count, window, num_splits, BLOCK_N, WINDOWED)
+    start = lo + split * span
+    end = tl.minimum(start + span, length)
+    if SPLIT and ONE and (split > 0) & (start >= length):
+        return  # the join does not look at splits without keys (a first one waits, for the kernels behind)
+    wait(CHAINED)
 
     lane = tl.arange(0, BLOCK_M)
     token = (first + lane // GROUP).to(tl.int64)
@@ -74,13 +94,6 @@ def _decode_kernel(
     q = tl.load(q_ptr + token[:, None] * q_token + head[:, None] * q_head + d[None, :], mask=there, other=0.0)
     if UPCAST:
         q = q.to(tl.float32)
-
-    lo = 0
-    if WINDOWED:
-        lo = tl.maximum(length - count - window + 1, 0) // BLOCK_N * BLOCK_N
-    span = tl.cdiv(tl.cdiv(length - lo, num_splits), BLOCK_N) * BLOCK_N
-    start = lo + split * span
-    end = tl.minimum(start + span, length)
 
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l = tl.zeros([BLOCK_M], tl.float32)
@@ -132,14 +145,19 @@ def _decode_kernel(
         tl.store(out_ptr + place, result.to(out_ptr.dtype.element_ty), mask=there)
 
 
-@triton.jit(do_not_specialize=["num_splits"])
+@triton.jit(do_not_specialize=["window", "num_splits"])
 def _join_kernel(
     partial_ptr,
     lse_ptr,
+    lengths_ptr,
     sinks_ptr,
     out_ptr,
+    window,
     num_splits,
     D: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    WINDOWED: tl.constexpr,
+    ONE: tl.constexpr,
     BLOCK_S: tl.constexpr,
     BLOCK_D: tl.constexpr,
     SINKS: tl.constexpr,
@@ -151,7 +169,12 @@ def _join_kernel(
     place = token * tl.num_programs(0) + head
     s = tl.arange(0, BLOCK_S)
     d = tl.arange(0, BLOCK_D)
-    lse = tl.load(lse_ptr + place * num_splits + s, mask=s < num_splits, other=float("-inf"))
+    used = num_splits
+    if ONE:
+        length = tl.load(lengths_ptr + token)
+        lo, span = _share(length, 1, window, num_splits, BLOCK_N, WINDOWED)
+        used = tl.cdiv(length - lo, span)
+    lse = tl.load(lse_ptr + place * num_splits + s, mask=s < used, other=float("-inf"))
     m = tl.max(lse, 0)
     sink = float("-inf")
     if SINKS:
@@ -193,6 +216,8 @@ def decode_attention(
     page_size, kv_heads = k_cache.shape[1], k_cache.shape[2]
     group = heads // kv_heads
     splits = tile.splits
+    # one compiled kernel for single queries, one for several
+    block_m = max(16 if max_query == 1 else MAX_DECODE_ROWS, next_power_of_2(max_query * group))
     out = torch.empty((tokens, heads, head_dim), dtype=q.dtype, device=q.device)
     partial = lse = out
     if splits > 1:
@@ -222,7 +247,7 @@ def decode_attention(
         *v_cache.stride()[:3],
         GROUP=group,
         D=head_dim,
-        BLOCK_M=max(16, next_power_of_2(max_query * group)),
+        BLOCK_M=block_m,
         BLOCK_D=max(16, next_power_of_2(head_dim)),
         BLOCK_N=tile.block,
         PAGE=page_size,
@@ -230,6 +255,7 @@ def decode_attention(
         SINKS=sinks is not None,
         WINDOWED=window > 0,
         SOFTCAP=softcap > 0.0,
+        ONE=max_query == 1,
         UPCAST=upcast_dots(q.dtype),
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         num_warps=tile.warps,
@@ -240,10 +266,15 @@ def decode_attention(
         _join_kernel[(heads, tokens)](
             partial,
             lse,
+            lengths,
             out if sinks is None else sinks,
             out,
+            window,
             splits,
             D=head_dim,
+            BLOCK_N=tile.block,
+            WINDOWED=window > 0,
+            ONE=max_query == 1,
             BLOCK_S=next_power_of_2(splits),
             BLOCK_D=max(16, next_power_of_2(head_dim)),
             SINKS=sinks is not None,

@@ -129,7 +129,8 @@ def decode_tile(
     """
     entry = _entry(chip, "decode", {"block": 64, "warps": 4, "stages": 2}, batch=batch)
     block, stages = _fit(entry["block"], entry["stages"], head_dim, element_size, chip.shared_bytes)
-    wanted = max(1, PROGRAMS_PER_UNIT * chip.units // max(1, batch * kv_heads))
+    programs = entry.get("programs", PROGRAMS_PER_UNIT * chip.units)
+    wanted = max(1, programs // max(1, batch * kv_heads))
     tiles = max(1, -(-max_length // block))
     splits = min(1 << (wanted.bit_length() - 1), next_power_of_2(tiles), MAX_SPLITS)
     warps = max(entry["warps"], 4) if queries > 16 else entry["warps"]
