@@ -39,6 +39,18 @@ def release(CHAINED: tl.constexpr):
         tl.extra.cuda.gdc_launch_dependents()
 
 
+MAX_ARRIVALS = 16384
+
+
+@lru_cache
+def arrivals(device: torch.device) -> torch.Tensor:
+    """Counters by which the programs that share a result find out who is last; all zero between kernels.
+
+    Kernels may share them: only one is past its `wait` at a time.
+    """
+    return torch.zeros(MAX_ARRIVALS, dtype=torch.int32, device=device)
+
+
 @lru_cache
 def available() -> bool:
     """True on NVIDIA chips from compute capability 9.0 on, unless RADIXLANG_DISABLE_PDL=1 is set."""

@@ -8,8 +8,6 @@ is the left operand of the tensor cores, whose short side the tokens then fill. 
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 import triton
 import triton.language as tl
@@ -19,8 +17,6 @@ from radixlang.kernels.chain import release, wait
 from radixlang.kernels.tuning import SkinnyTile, upcast_dots
 
 MAX_TOKENS = 128
-MAX_BLOCKS = 16384
-FIRST = False
 _ACTIVATIONS = {None: 0, "silu": 1, "gelu_tanh": 2}
 
 
@@ -48,7 +44,6 @@ def _skinny_kernel(
     RESIDUAL: tl.constexpr,
     UPCAST: tl.constexpr,
     CHAINED: tl.constexpr,
-    FIRST: tl.constexpr,
 ):
     block = tl.program_id(0)
     split = tl.program_id(1)
@@ -60,16 +55,15 @@ def _skinny_kernel(
     end = tl.minimum(start + span, inner)
     acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
     up = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
-    if FIRST:
-        # weights are no earlier kernel's business: the first of them may come before the wait
+    if EVEN and not UPCAST:
+        # weights are no earlier kernel's business: the first of them come before the wait
         k = start + tl.arange(0, BLOCK_K)
         places = w_ptr + n.to(tl.int64)[:, None] * inner + k[None, :]
         w = tl.load(places)
         if GATED:
             w_up = tl.load(places + outer.to(tl.int64) * inner)
         wait(CHAINED)
-        seen = there[None, :] & (k >= 0)[:, None]
-        x = tl.load(x_ptr + m.to(tl.int64)[None, :] * x_stride + k[:, None], mask=seen, other=0.0)
+        x = tl.load(x_ptr + m.to(tl.int64)[None, :] * x_stride + k[:, None], mask=there[None, :], other=0.0)
         acc = tl.dot(w, x, acc)
         if GATED:
             up = tl.dot(w_up, x, up)
@@ -89,10 +83,9 @@ def _skinny_kernel(
                 w_up = tl.load(places)
             else:
                 w_up = tl.load(places, mask=(n < outer)[:, None] & (k < inner)[None, :], other=0.0)
-        if EVEN:
-            seen = there[None, :] & (k >= 0)[:, None]
-        else:
-            seen = there[None, :] & (k < inner)[:, None]
+        seen = there[None, :]
+        if not EVEN:
+            seen = seen & (k < inner)[:, None]
         x = tl.load(x_ptr + m.to(tl.int64)[None, :] * x_stride + k[:, None], mask=seen, other=0.0)
         if UPCAST:
             x = x.to(tl.float32)
@@ -145,12 +138,6 @@ def _skinny_kernel(
     tl.store(goal, acc.to(out_ptr.dtype.element_ty), mask=stored)
 
 
-@lru_cache
-def _arrivals(device: torch.device) -> torch.Tensor:
-    """Arrival counters of all blocks; zero between kernels."""
-    return torch.zeros(MAX_BLOCKS, dtype=torch.int32, device=device)
-
-
 def skinny_linear(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -185,7 +172,7 @@ def skinny_linear(
         out,
         out,
         partial,
-        _arrivals(x.device),
+        chain.arrivals(x.device),
         tokens,
         outer,
         inner,
@@ -200,7 +187,6 @@ def skinny_linear(
         GATED=_ACTIVATIONS[activation],
         RESIDUAL=residual is not None,
         UPCAST=upcast_dots(x.dtype),
-        FIRST=FIRST and even,
         num_warps=tile.warps,
         num_stages=tile.stages,
         **chain.options(),

@@ -102,9 +102,12 @@ def measured(name: str) -> dict[str, Any]:
 
 
 def _entry(chip: Chip, kernel: str, default: dict[str, int], **at: int) -> dict[str, int]:
-    """The first entry of the table whose every `max_x` is at least `at[x]`."""
+    """The first entry of the table whose every `max_x` is at least `at[x]`, and `min_x` at most."""
     for entry in chip.table.get(kernel, []):
-        if all(value <= entry.get(f"max_{name}", value) for name, value in at.items()):
+        if all(
+            entry.get(f"min_{name}", value) <= value <= entry.get(f"max_{name}", value)
+            for name, value in at.items()
+        ):
             return entry
     return default
 
