@@ -382,8 +382,6 @@ def measure(model: str, sections: list[str], where: Path, more: dict[str, Any]) 
 def shown(value: Any) -> str:
     if isinstance(value, str):
         return value
-    if value == 0:
-        return "–"
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}" if value < 1 else f"{value:.2f}"
 
 
@@ -392,7 +390,7 @@ def table(results: dict[str, Rows]) -> str:
     for model, rows in results.items():
         for test, value in rows.items():
             others = FLOOR_PEERS[model].get(test, (0, 0, 0))
-            cells = [MODELS[model]["name"], test, shown(value), *map(shown, others)]
+            cells = [MODELS[model]["name"], test, shown(value), *(shown(other) if other else "–" for other in others)]
             lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

@@ -1,8 +1,8 @@
 """Attention of few queries a row over a long paged cache: decoding and verification.
 
 A program takes one row, one KV head with all the query heads that share it, and one split of the row's keys.
-Splits are joined by their log-sum-exp: with one query a row by the last program to arrive, else by a second kernel.
-Must not know requests.
+Splits are joined by their log-sum-exp: a few by the last program to arrive, many by a second kernel. Must not know
+requests.
 """
 
 from __future__ import annotations
@@ -93,6 +93,7 @@ def _decode_kernel(
     UPCAST: tl.constexpr,
     PRECISION: tl.constexpr,
     ONE: tl.constexpr,
+    LAST_JOINS: tl.constexpr,
     CHAINED: tl.constexpr,
 ):
     release(CHAINED)
@@ -166,7 +167,7 @@ def _decode_kernel(
             acc / norm[:, None],
             mask=there & (l > 0.0)[:, None],
         )
-        if ONE:
+        if LAST_JOINS:
             used_splits = tl.maximum(tl.cdiv(length - lo, span), 1)
             counter = arrived_ptr + b * tl.num_programs(0) + kv_head
             tl.debug_barrier()
@@ -190,27 +191,38 @@ def _decode_kernel(
         tl.store(out_ptr + place, result.to(out_ptr.dtype.element_ty), mask=there)
 
 
-@triton.jit(do_not_specialize=["num_splits"])
+@triton.jit(do_not_specialize=["window", "num_splits"])
 def _join_kernel(
     partial_ptr,
     lse_ptr,
+    lengths_ptr,
     sinks_ptr,
     out_ptr,
+    window,
     num_splits,
     D: tl.constexpr,
+    BLOCK_N: tl.constexpr,
     BLOCK_S: tl.constexpr,
     BLOCK_D: tl.constexpr,
     SINKS: tl.constexpr,
+    WINDOWED: tl.constexpr,
+    ONE: tl.constexpr,
     CHAINED: tl.constexpr,
 ):
     begin(CHAINED)
     head = tl.program_id(0)
-    place = tl.program_id(1).to(tl.int64) * tl.num_programs(0) + head
+    token = tl.program_id(1).to(tl.int64)
+    place = token * tl.num_programs(0) + head
     d = tl.arange(0, BLOCK_D)
+    used = num_splits
+    if ONE:
+        length = tl.load(lengths_ptr + token)
+        lo, span = _share(length, 1, window, num_splits, BLOCK_N, WINDOWED)
+        used = tl.cdiv(length - lo, span)
     sink = float("-inf")
     if SINKS:
         sink = tl.load(sinks_ptr + head).to(tl.float32) * 1.4426950408889634
-    result = _joined(partial_ptr, lse_ptr, place, num_splits, num_splits, sink, D, BLOCK_S, BLOCK_D)
+    result = _joined(partial_ptr, lse_ptr, place, used, num_splits, sink, D, BLOCK_S, BLOCK_D)
     tl.store(out_ptr + place * D + d, result.to(out_ptr.dtype.element_ty), mask=d < D)
 
 
@@ -241,6 +253,8 @@ def decode_attention(
     page_size, kv_heads = k_cache.shape[1], k_cache.shape[2]
     group = heads // kv_heads
     splits = tile.splits
+    # many splits in one program take longer than a kernel of many programs
+    last_joins = max_query == 1 and splits == 2 and rows.shape[0] * kv_heads <= chain.MAX_ARRIVALS
     # one compiled kernel for single queries, one for several
     block_m = max(16 if max_query == 1 else MAX_DECODE_ROWS, next_power_of_2(max_query * group))
     out = torch.empty((tokens, heads, head_dim), dtype=q.dtype, device=q.device)
@@ -283,20 +297,26 @@ def decode_attention(
         WINDOWED=window > 0,
         SOFTCAP=softcap > 0.0,
         ONE=max_query == 1,
+        LAST_JOINS=last_joins,
         UPCAST=upcast_dots(q.dtype),
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         num_warps=tile.warps,
         num_stages=tile.stages,
         **chain.options(),
     )
-    if splits > 1 and max_query > 1:
+    if splits > 1 and not last_joins:
         _join_kernel[(heads, tokens)](
             partial,
             lse,
+            lengths,
             out if sinks is None else sinks,
             out,
+            window,
             splits,
             D=head_dim,
+            BLOCK_N=tile.block,
+            WINDOWED=window > 0,
+            ONE=max_query == 1,
             BLOCK_S=next_power_of_2(splits),
             BLOCK_D=max(16, next_power_of_2(head_dim)),
             SINKS=sinks is not None,

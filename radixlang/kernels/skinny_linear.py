@@ -55,21 +55,7 @@ def _skinny_kernel(
     end = tl.minimum(start + span, inner)
     acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
     up = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
-    if EVEN and not UPCAST:
-        # weights are no earlier kernel's business: the first of them come before the wait
-        k = start + tl.arange(0, BLOCK_K)
-        places = w_ptr + n.to(tl.int64)[:, None] * inner + k[None, :]
-        w = tl.load(places)
-        if GATED:
-            w_up = tl.load(places + outer.to(tl.int64) * inner)
-        wait(CHAINED)
-        x = tl.load(x_ptr + m.to(tl.int64)[None, :] * x_stride + k[:, None], mask=there[None, :], other=0.0)
-        acc = tl.dot(w, x, acc)
-        if GATED:
-            up = tl.dot(w_up, x, up)
-        start += BLOCK_K
-    else:
-        wait(CHAINED)
+    wait(CHAINED)
     for tile in range(start, end, BLOCK_K):
         k = tile + tl.arange(0, BLOCK_K)
         places = w_ptr + n.to(tl.int64)[:, None] * inner + k[None, :]
