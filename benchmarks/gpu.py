@@ -7,13 +7,15 @@ ignored. Peers (vLLM 0.26.0, SGLang 0.5.16) were measured on one H200 with their
 at 4.20 TB/s and operations at 786 TFLOP/s of that card. One markdown table is printed.
 
 Sections: start (time to ready), latency (batch 1), step (decode steps by batch), throughput, prefill, ttft,
-admission (cached prompts), host (host work a step at 256 rows), executor (bare decode steps, no scheduler).
+admission (cached prompts), host (host work a step at 256 rows), executor (bare decode steps, no scheduler);
+and profile (only when named): kernels and their times.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import json
 import random
 import statistics
@@ -152,13 +154,14 @@ class Bench:
         return {"batch 1, ms a token": statistics.median(times) / 256 * 1e3}
 
     def step(self) -> Rows:
-        """The difference of two runs of the same lengths, 16 and 144 tokens long."""
+        """The difference of two runs over the same cached prompts, 16 and 144 tokens long."""
         out: Rows = {}
         for rows in STEPS:
             ids = prompts(rows, 1024, self.vocabulary)
-            self.seconds(rows, 1024, 1, ids)  # the prompts are cached: both runs begin alike
-            short, long = self.seconds(rows, 1024, 16, ids), self.seconds(rows, 1024, 144, ids)
-            out[f"step at batch {rows}, ms"] = (long - short) / 128 * 1e3
+            self.seconds(rows, 1024, 2, ids)
+            self.seconds(rows, 1024, 2, ids)
+            pairs = [[self.seconds(rows, 1024, new, ids) for new in (16, 144)] for _ in range(2)]
+            out[f"step at batch {rows}, ms"] = min(long - short for short, long in pairs) / 128 * 1e3
             self.engine.flush_cache()
         return out
 
@@ -230,52 +233,94 @@ def host(model: str, where: Path, **more: Any) -> Rows:
     }
 
 
-def executor(model: str, where: Path, **more: Any) -> Rows:
-    """Steps of the bare executor, launched one ahead, context 1,100; and the host's part of a launch."""
-    from radixlang.executor.build import build_executor
+class Bare:
+    """An executor without a scheduler: rows of random KV that decode, and prompts."""
 
-    config = Config.from_flat(**options_of(model, where, max_total_tokens=300_000, **more)).resolve()
-    device, shape = build_executor(config, lambda *_: None)
-    for k, v in device.pool.layers:
-        k.normal_()
-        v.normal_()
-    out: Rows = {}
-    size, context = shape.page_size, 1100
-    per_row = -(-(context + 100) // size)
-    for rows in (1, 2, 4, *STEPS):
-        pages = [(row, i, 1 + (row - 1) * per_row + i) for row in range(1, rows + 1) for i in range(per_row)]
+    CONTEXT = 1038
+    """mean context of the steps that are measured is then 1,088, as in the table of peers"""
+
+    def __init__(self, model: str, where: Path, **more: Any) -> None:
+        from radixlang.executor.build import build_executor
+
+        options = options_of(model, where, max_total_tokens=320_000, **more)
+        self.device, self.shape = build_executor(Config.from_flat(**options).resolve(), lambda *_: None)
+        for k, v in self.device.pool.layers:
+            k.normal_()
+            v.normal_()
+        self.per_row = -(-(self.CONTEXT + 100) // self.shape.page_size)
+
+    def plan(self, rows: int, starts: int, counts: int, new: bool) -> StepPlan:
+        """`new`: give the rows their pages and parameters; otherwise each takes its token from the table."""
+        ids = np.arange(1, rows + 1, dtype=np.int32)
         empty = np.zeros(0, np.int32)
-        row_ids = np.arange(1, rows + 1, dtype=np.int32)
+        per_row = self.per_row
+        pages = [(row, i, 1 + (row - 1) * per_row + i) for row in range(1, rows + 1) for i in range(per_row)]
+        tokens = np.full(rows * counts, FROM_TABLE, np.int32)
+        if counts > 1:
+            tokens = np.random.randint(100, 100_000, rows * counts).astype(np.int32)
+        return StepPlan(
+            step=0,
+            rows=ids,
+            starts=np.full(rows, starts, np.int32),
+            counts=np.full(rows, counts, np.int32),
+            token_ids=tokens,
+            samples=np.ones(rows, np.bool_),
+            pools=np.zeros(rows, np.bool_),
+            new_pages=np.array(pages if new else [], np.int32).reshape(-1, 3),
+            setups=tuple(RowSetup(int(row), RowSampling(), empty, empty) for row in ids) if new else (),
+        )
 
-        def plan(step: int, new_pages: Any, setups: Any, rows: int = rows, row_ids: Any = row_ids) -> StepPlan:
-            return StepPlan(
-                step=step,
-                rows=row_ids,
-                starts=np.full(rows, context + step, np.int32),
-                counts=np.ones(rows, np.int32),
-                token_ids=np.full(rows, FROM_TABLE, np.int32),
-                samples=np.ones(rows, np.bool_),
-                pools=np.zeros(rows, np.bool_),
-                new_pages=new_pages,
-                setups=setups,
-            )
-
-        setups = tuple(RowSetup(int(row), RowSampling(), empty, empty) for row in row_ids)
-        device.result(device.launch(plan(0, np.array(pages, np.int32), setups)))
-        none = np.zeros((0, 3), np.int32)
-        tickets, ends, launches = [], [], []
-        for step in range(1, 81):
+    def run(self, plans: list[StepPlan]) -> tuple[list[float], list[float]]:
+        """Launch one ahead; → (ms from result to result, ms of each launch on the host)."""
+        tickets: list[Any] = []
+        ends, launches = [time.perf_counter()], []
+        for plan in plans:
             begin = time.perf_counter()
-            tickets.append(device.launch(plan(step, none, ())))
-            launches.append(time.perf_counter() - begin)
+            tickets.append(self.device.launch(plan))
+            launches.append((time.perf_counter() - begin) * 1e3)
             if len(tickets) > 1:
-                device.result(tickets.pop(0))
+                self.device.result(tickets.pop(0))
             ends.append(time.perf_counter())
-        gaps = sorted(b - a for a, b in zip(ends[20:], ends[21:], strict=False))
-        out[f"bare step at batch {rows}, ms"] = statistics.median(gaps) * 1e3
-        out[f"… its launch on the host at {rows}, ms"] = statistics.median(launches[20:]) * 1e3
-    device.close()
+        self.device.result(tickets.pop())
+        return [(b - a) * 1e3 for a, b in itertools.pairwise(ends)], launches
+
+
+def executor(model: str, where: Path, **more: Any) -> Rows:
+    """Steps of the bare executor at a context of 1,088, and the host's part of a launch."""
+    bare = Bare(model, where, **more)
+    out: Rows = {}
+    for rows in (1, 2, 4, *STEPS):
+        bare.run([bare.plan(rows, bare.CONTEXT, 1, True)])
+        gaps, launches = bare.run([bare.plan(rows, bare.CONTEXT + i, 1, False) for i in range(1, 81)])
+        out[f"bare step at batch {rows}, ms"] = statistics.median(gaps[20:])
+        out[f"… its launch on the host at {rows}, ms"] = statistics.median(launches[20:])
+    out["start, parts"] = str(bare.shape.load_spans)
+    bare.device.close()
     return out
+
+
+def profile(model: str, where: Path, **more: Any) -> Rows:
+    """Where the device's time goes: kernels of decode steps and of a prompt, printed to stderr."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as record
+
+    bare = Bare(model, where, **more)
+    cases = [(f"decode {rows}", rows, bare.CONTEXT, 1) for rows in (1, 32, 128, 256)]
+    cases += [(f"prompt {rows} × 1,024", rows, 0, 1024) for rows in (1, 8)]
+    for name, rows, starts, counts in cases:
+        bare.run([bare.plan(rows, starts, counts, True)])
+        plans = [bare.plan(rows, starts, counts, False) for _ in range(6)]
+        bare.run(plans[:2])
+        with record(activities=[ProfilerActivity.CUDA]) as recorded:
+            bare.run(plans)
+            torch.cuda.synchronize()
+        print(f"-- {model} {name}", file=sys.stderr)
+        for event in sorted(recorded.key_averages(), key=lambda e: -e.device_time_total)[:16]:
+            each, number = event.device_time_total / event.count, event.count / 6
+            total = each * number / 1e3
+            print(f"{total:8.3f} ms = {number:6.1f} × {each:8.1f} µs  {event.key[:90]}", file=sys.stderr)
+    bare.device.close()
+    return {}
 
 
 def start(model: str, where: Path) -> Rows:
@@ -325,7 +370,7 @@ def measure(model: str, sections: list[str], where: Path, more: dict[str, Any]) 
         bench.engine.shutdown()
         del bench
         free()
-    for name, function in (("executor", executor), ("host", host)):
+    for name, function in (("executor", executor), ("host", host), ("profile", profile)):
         if name in sections:
             begin = time.perf_counter()
             out |= function(model, where, **more)
@@ -337,8 +382,6 @@ def measure(model: str, sections: list[str], where: Path, more: dict[str, Any]) 
 def shown(value: Any) -> str:
     if isinstance(value, str):
         return value
-    if value == 0:
-        return "–"
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}" if value < 1 else f"{value:.2f}"
 
 
@@ -347,7 +390,7 @@ def table(results: dict[str, Rows]) -> str:
     for model, rows in results.items():
         for test, value in rows.items():
             others = FLOOR_PEERS[model].get(test, (0, 0, 0))
-            cells = [MODELS[model]["name"], test, shown(value), *map(shown, others)]
+            cells = [MODELS[model]["name"], test, shown(value), *(shown(other) if other else "–" for other in others)]
             lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -355,7 +398,7 @@ def table(results: dict[str, Rows]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
-    parser.add_argument("--sections", nargs="+", default=list(SECTIONS), choices=SECTIONS)
+    parser.add_argument("--sections", nargs="+", default=list(SECTIONS), choices=[*SECTIONS, "profile"])
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="engine options, JSON values")
     parser.add_argument("--out", type=Path, help="append the table to this file")
     args = parser.parse_args()

@@ -22,7 +22,7 @@ from radixlang.models import load_model, load_spec
 from radixlang.models.shards import Shards
 from radixlang.models.spec import ModelSpec
 from radixlang.parallel import connect
-from radixlang.plan import RowSetup, StepPlan
+from radixlang.plan import FROM_TABLE, RowSetup, StepPlan
 from radixlang.platforms import find_platform, place_rank
 from radixlang.sampling_params import RowSampling
 
@@ -31,6 +31,8 @@ log = get_logger(__name__)
 MAX_RUNNING_CPU = 64
 MAX_RUNNING_ACCELERATOR = 256
 MAX_GRAPH_BATCH = 512
+TRIAL_TOKENS = 160
+"""of a trial prompt: more than the kernels for few tokens take"""
 
 
 class Spans:
@@ -176,28 +178,27 @@ def choose_attention(
 
 
 def try_out(executor: DeviceExecutor) -> None:
-    """A prompt step and, on a decoder, a decode step on row 1 and page 1, which nobody owns yet.
+    """Prompts short and long and, on a decoder, a decode step on row 1 and the first pages, which nobody owns yet.
 
     Compiles what is compiled on first use, and lets a fault show before anything is served.
     """
     decoder = not executor.spec.encoder
-    tokens = min(2, executor.table.host_pages.shape[1] * executor.pool.page_size - 1)
-    grants = [(0, tokens, [0] * tokens), (tokens, 1, [-1])]
-    for step, (start, count, token_ids) in enumerate(grants[: 1 + decoder]):
-        last = start + count - 1
-        page = last // executor.pool.page_size
-        first = start // executor.pool.page_size
-        pages = [(1, i, i + 1) for i in range(first, page + 1)]
-        empty = np.zeros(0, np.int32)
+    size = executor.pool.page_size
+    room = executor.table.host_pages.shape[1] * size - 1
+    few, many = min(2, room), min(TRIAL_TOKENS, room)
+    grants = [(0, few, 0), (few, 1, FROM_TABLE), (0, many, 0)] if decoder else [(0, few, 0)]
+    pages = [(1, i, i + 1) for i in range((many + size) // size)] if decoder else [(1, 0, 1)]
+    empty = np.zeros(0, np.int32)
+    for step, (start, count, token) in enumerate(grants):
         plan = StepPlan(
             step=step,
             rows=np.array([1], np.int32),
             starts=np.array([start], np.int32),
             counts=np.array([count], np.int32),
-            token_ids=np.array(token_ids, np.int32),
+            token_ids=np.full(count, token, np.int32),
             samples=np.array([decoder]),
             pools=np.array([not decoder]),
-            new_pages=np.array(pages, np.int32),
+            new_pages=np.array(pages if step == 0 else [], np.int32).reshape(-1, 3),
             setups=(RowSetup(1, RowSampling(), empty, empty),) if step == 0 else (),
         )
         executor.result(executor.launch(plan))

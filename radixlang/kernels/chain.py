@@ -1,7 +1,8 @@
 """Programmatic dependent launch: a kernel is placed on the chip while the one before it still runs.
 
-A kernel that is launched with `options()` must call `begin` before it reads what earlier kernels wrote, or writes
-what they read; what it does before (fetching weights) overlaps their end. Must not know what kernels compute.
+A kernel that is launched with `options()` must `wait` before it reads what earlier kernels wrote, or writes what
+they read. One of its programs at least must wait in any case, so that "this kernel has finished" says the same of
+all before it. Must not know what kernels compute.
 """
 
 from __future__ import annotations
@@ -20,23 +21,34 @@ from radixlang.kernels.tuning import interpreted
 @triton.jit
 def begin(CHAINED: tl.constexpr):
     """Let the next kernel take its place, and wait until all earlier ones have finished and are visible."""
+    release(CHAINED)
+    wait(CHAINED)
+
+
+@triton.jit
+def wait(CHAINED: tl.constexpr):
+    """Wait until all earlier kernels have finished and what they wrote is visible."""
     if CHAINED:
-        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
 
 
 @triton.jit
-def prefetch_rows(pointers, size):
-    """Ask for `size` bytes (a multiple of 16) from each pointer (16-byte aligned) on to be in the L2 cache."""
-    sizes = tl.zeros(pointers.shape, tl.int32) + size
-    tl.inline_asm_elementwise(
-        "cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0;",
-        "=r,l,r",
-        [pointers.to(tl.int64), sizes],
-        dtype=tl.int32,
-        is_pure=False,
-        pack=1,
-    )
+def release(CHAINED: tl.constexpr):
+    """Let the next kernel take its place, once every program of this one has said so or ended."""
+    if CHAINED:
+        tl.extra.cuda.gdc_launch_dependents()
+
+
+MAX_ARRIVALS = 16384
+
+
+@lru_cache
+def arrivals(device: torch.device) -> torch.Tensor:
+    """Counters by which the programs that share a result find out who is last; all zero between kernels.
+
+    Kernels may share them: only one is past its `wait` at a time.
+    """
+    return torch.zeros(MAX_ARRIVALS, dtype=torch.int32, device=device)
 
 
 @lru_cache

@@ -15,9 +15,11 @@ from radixlang.kernels.tuning import next_power_of_2
 
 COLUMNS = 7
 """int32 a row of the packed copy"""
+MAX_ROWS = 512
+"""one compiled kernel serves all sizes up to this"""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_stride", "size"])
 def _decode_inputs_kernel(
     packed_ptr,
     next_ptr,
@@ -80,6 +82,6 @@ def decode_inputs(
         drawn,
         page_table.stride(0),
         size,
-        BLOCK=next_power_of_2(size),
+        BLOCK=max(MAX_ROWS, next_power_of_2(size)),
         num_warps=4,
     )

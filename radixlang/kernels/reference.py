@@ -208,16 +208,11 @@ def skinny_linear(
     weight: torch.Tensor,
     bias: torch.Tensor | None = None,
     *,
-    norm: torch.Tensor | None = None,
-    eps: float = 0.0,
     activation: str | None = None,
     residual: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Twin of `skinny_linear.skinny_linear`, without the in-place sum."""
-    y = x.float()
-    if norm is not None:
-        y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + eps) * norm
-    y = y @ weight.float().T
+    y = x.float() @ weight.float().T
     if bias is not None:
         y = y + bias.float()
     if activation:

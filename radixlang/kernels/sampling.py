@@ -117,7 +117,7 @@ def _threshold(base, vocab, low, top, inverse, need, BY_MASS: tl.constexpr, BLOC
     return low
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["part"])
 def _summary_kernel(
     logits_ptr,
     top_ptr,
@@ -157,7 +157,7 @@ def _summary_kernel(
     tl.store(bad_ptr + place, tl.max(bad, 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["parts", "home_stride"])
 def _sample_kernel(
     logits_ptr,
     top_ptr,

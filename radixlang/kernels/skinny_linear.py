@@ -1,27 +1,22 @@
 """Matrix products of few tokens: y = x Wᵀ where reading W is the whole cost.
 
 A program multiplies a block of W's rows with all tokens over one split of the inner dimension; the last program
-of a block to arrive joins the splits in a fixed order, so that results do not depend on timing. What stands
-around the product in a decoder can be part of it: RMSNorm of x before it; bias, gated activation or the residual
-stream after it. The weight block is the left operand of the tensor cores, whose short side the tokens then fill.
-Must not know models.
+of a block to arrive joins the splits in a fixed order, so that results do not depend on timing. What follows the
+product in a decoder can be part of it: bias, gated activation, the sum with the residual stream. The weight block
+is the left operand of the tensor cores, whose short side the tokens then fill. Must not know models.
 """
 
 from __future__ import annotations
-
-from functools import lru_cache
-from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
 from radixlang.kernels import chain
-from radixlang.kernels.chain import begin, prefetch_rows
+from radixlang.kernels.chain import release, wait
 from radixlang.kernels.tuning import SkinnyTile, upcast_dots
 
 MAX_TOKENS = 128
-MAX_BLOCKS = 16384
 _ACTIVATIONS = {None: 0, "silu": 1, "gelu_tanh": 2}
 
 
@@ -29,7 +24,6 @@ _ACTIVATIONS = {None: 0, "silu": 1, "gelu_tanh": 2}
 def _skinny_kernel(
     x_ptr,
     w_ptr,
-    norm_ptr,
     bias_ptr,
     residual_ptr,
     out_ptr,
@@ -40,14 +34,11 @@ def _skinny_kernel(
     inner,
     x_stride,
     residual_stride,
-    eps,
-    ahead,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     SPLITS: tl.constexpr,
     EVEN: tl.constexpr,
-    NORM: tl.constexpr,
     BIAS: tl.constexpr,
     GATED: tl.constexpr,
     RESIDUAL: tl.constexpr,
@@ -62,17 +53,9 @@ def _skinny_kernel(
     span = tl.cdiv(tl.cdiv(inner, BLOCK_K), SPLITS) * BLOCK_K
     start = split * span
     end = tl.minimum(start + span, inner)
-    if CHAINED:
-        # weights do not depend on earlier kernels: fetch the first of them while those still run
-        rows = tl.minimum(n, outer - 1).to(tl.int64)
-        prefetch_rows(w_ptr + rows * inner + start, ahead)
-        if GATED:
-            prefetch_rows(w_ptr + (rows + outer) * inner + start, ahead)
-    begin(CHAINED)
-
     acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
     up = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
-    square = tl.zeros([BLOCK_M], tl.float32)
+    wait(CHAINED)
     for tile in range(start, end, BLOCK_K):
         k = tile + tl.arange(0, BLOCK_K)
         places = w_ptr + n.to(tl.int64)[:, None] * inner + k[None, :]
@@ -86,19 +69,10 @@ def _skinny_kernel(
                 w_up = tl.load(places)
             else:
                 w_up = tl.load(places, mask=(n < outer)[:, None] & (k < inner)[None, :], other=0.0)
-        if EVEN:
-            seen = there[None, :] & (k >= 0)[:, None]
-        else:
-            seen = there[None, :] & (k < inner)[:, None]
+        seen = there[None, :]
+        if not EVEN:
+            seen = seen & (k < inner)[:, None]
         x = tl.load(x_ptr + m.to(tl.int64)[None, :] * x_stride + k[:, None], mask=seen, other=0.0)
-        if NORM:
-            wide = x.to(tl.float32)
-            square += tl.sum(wide * wide, 0)
-            if EVEN:
-                gain = tl.load(norm_ptr + k)
-            else:
-                gain = tl.load(norm_ptr + k, mask=k < inner, other=0.0)
-            x = (wide * gain[:, None]).to(x.dtype)
         if UPCAST:
             x = x.to(tl.float32)
             w = w.to(tl.float32)
@@ -107,18 +81,18 @@ def _skinny_kernel(
             if UPCAST:
                 w_up = w_up.to(tl.float32)
             up = tl.dot(w_up, x, up)
+    # not before: the next kernel's programs would take bandwidth and shared memory from this one's
+    release(CHAINED)
 
     if SPLITS > 1:
         size: tl.constexpr = BLOCK_N * BLOCK_M
         cell = tl.arange(0, BLOCK_N)[:, None] * BLOCK_M + m[None, :]
-        # [blocks, SPLITS, product | up | square]
-        stride: tl.constexpr = size * (2 if GATED else 1) + BLOCK_M
+        # [blocks, SPLITS, product | up]
+        stride: tl.constexpr = size * (2 if GATED else 1)
         mine = partial_ptr + (block * SPLITS + split).to(tl.int64) * stride
         tl.store(mine + cell, acc)
         if GATED:
             tl.store(mine + size + cell, up)
-        if NORM:
-            tl.store(mine + stride - BLOCK_M + m, square)
         tl.debug_barrier()
         before = tl.atomic_add(arrived_ptr + block, 1, sem="acq_rel")
         if before != SPLITS - 1:
@@ -126,20 +100,13 @@ def _skinny_kernel(
         tl.store(arrived_ptr + block, 0)
         acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
         up = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
-        square = tl.zeros([BLOCK_M], tl.float32)
         part = partial_ptr + (block * SPLITS).to(tl.int64) * stride
         for _s in tl.static_range(SPLITS):
             acc += tl.load(part + cell, cache_modifier=".cg")
             if GATED:
                 up += tl.load(part + size + cell, cache_modifier=".cg")
-            if NORM:
-                square += tl.load(part + stride - BLOCK_M + m, cache_modifier=".cg")
             part += stride
 
-    if NORM:
-        inverse = (1.0 / tl.sqrt(square / inner + eps))[None, :]
-        acc *= inverse
-        up *= inverse
     if BIAS:
         acc += tl.load(bias_ptr + n, mask=n < outer, other=0.0).to(tl.float32)[:, None]
         if GATED:
@@ -157,28 +124,19 @@ def _skinny_kernel(
     tl.store(goal, acc.to(out_ptr.dtype.element_ty), mask=stored)
 
 
-@lru_cache
-def _arrivals(device: torch.device) -> torch.Tensor:
-    """Arrival counters of all blocks; zero between kernels."""
-    return torch.zeros(MAX_BLOCKS, dtype=torch.int32, device=device)
-
-
 def skinny_linear(
     x: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None = None,
     *,
-    norm: torch.Tensor | None = None,
-    eps: float = 0.0,
     activation: str | None = None,
     residual: torch.Tensor | None = None,
     tile: SkinnyTile,
 ) -> torch.Tensor:
     """x [T, K] (dense rows) times weight [N, K] (dense), T ≤ 128 → [T, N], float32 sums rounded once.
 
-    norm [K] float32: x is first RMS-normalised and multiplied by it (in bfloat16 only: the product before the
-    division needs that range). activation "silu" or "gelu_tanh": the upper half of the outputs is a gate, and
-    act(gate) * lower half [T, N / 2] is returned. residual [T, N]: is added, in place, and returned.
+    activation "silu" or "gelu_tanh": the first half of the outputs is a gate, and act(gate) * second half
+    [T, N / 2] is returned. residual [T, N]: is added, in place, and returned.
     """
     tokens, inner = x.shape
     rows = weight.shape[0]
@@ -190,39 +148,33 @@ def skinny_linear(
         out = torch.empty((tokens, outer), dtype=x.dtype, device=x.device)
     partial: torch.Tensor = out
     if tile.splits > 1:
-        cells = tile.block_n * block_m * (2 if activation else 1) + block_m
+        cells = tile.block_n * block_m * (2 if activation else 1)
         partial = torch.empty(blocks * tile.splits * cells, dtype=torch.float32, device=x.device)
-    span = triton.cdiv(triton.cdiv(inner, tile.block_k), tile.splits) * tile.block_k
     even = inner % (tile.block_k * tile.splits) == 0 and outer % tile.block_n == 0
-    chained: dict[str, Any] = chain.options() if inner % 8 == 0 and even else {"CHAINED": False}
     _skinny_kernel[(blocks, tile.splits)](
         x,
         weight,
-        x if norm is None else norm,
         x if bias is None else bias,
         out,
         out,
         partial,
-        _arrivals(x.device),
+        chain.arrivals(x.device),
         tokens,
         outer,
         inner,
         x.stride(0),
         out.stride(0),
-        eps,
-        min(span, tile.block_k * tile.stages) * x.element_size(),
-        BLOCK_M=block_m,
+            BLOCK_M=block_m,
         BLOCK_N=tile.block_n,
         BLOCK_K=tile.block_k,
         SPLITS=tile.splits,
         EVEN=even,
-        NORM=norm is not None,
         BIAS=bias is not None,
         GATED=_ACTIVATIONS[activation],
         RESIDUAL=residual is not None,
         UPCAST=upcast_dots(x.dtype),
         num_warps=tile.warps,
         num_stages=tile.stages,
-        **chained,
+        **chain.options(),
     )
     return out

@@ -102,9 +102,12 @@ def measured(name: str) -> dict[str, Any]:
 
 
 def _entry(chip: Chip, kernel: str, default: dict[str, int], **at: int) -> dict[str, int]:
-    """The first entry of the table whose every `max_x` is at least `at[x]`."""
+    """The first entry of the table whose every `max_x` is at least `at[x]`, and `min_x` at most."""
     for entry in chip.table.get(kernel, []):
-        if all(value <= entry.get(f"max_{name}", value) for name, value in at.items()):
+        if all(
+            entry.get(f"min_{name}", value) <= value <= entry.get(f"max_{name}", value)
+            for name, value in at.items()
+        ):
             return entry
     return default
 
@@ -129,7 +132,8 @@ def decode_tile(
     """
     entry = _entry(chip, "decode", {"block": 64, "warps": 4, "stages": 2}, batch=batch)
     block, stages = _fit(entry["block"], entry["stages"], head_dim, element_size, chip.shared_bytes)
-    wanted = max(1, PROGRAMS_PER_UNIT * chip.units // max(1, batch * kv_heads))
+    programs = entry.get("programs", PROGRAMS_PER_UNIT * chip.units)
+    wanted = max(1, programs // max(1, batch * kv_heads))
     tiles = max(1, -(-max_length // block))
     splits = min(1 << (wanted.bit_length() - 1), next_power_of_2(tiles), MAX_SPLITS)
     warps = max(entry["warps"], 4) if queries > 16 else entry["warps"]
@@ -161,10 +165,10 @@ def skinny_tile(chip: Chip, *, tokens: int, outer: int, inner: int, gated: bool)
     if not entry.get("block_n"):
         return None
     block_n, block_k = entry["block_n"], entry["block_k"]
-    # Splits fill the chip; a split keeps a few steps of the inner dimension.
+    # Splits fill the chip; each has as many whole steps of the inner dimension.
     blocks = -(-outer // block_n)
     steps = max(1, inner // block_k)
     splits = 1
-    while 2 * splits * blocks <= entry["programs"] * chip.units and steps % (2 * splits) == 0 and splits < 16:
+    while 2 * splits * blocks <= entry["programs"] and steps % (2 * splits) == 0 and splits < 16:
         splits *= 2
     return SkinnyTile(block_n, block_k, splits, entry["warps"], entry["stages"])

@@ -114,7 +114,7 @@ class Steps:
         self: Any, x: torch.Tensor | None, stream: torch.Tensor, weight: torch.Tensor, eps: float, linear: Linear
     ) -> tuple[torch.Tensor, torch.Tensor]:
         normed, stream = self.norm(x, stream, weight, eps)
-        return linear(normed), stream
+        return self.linear(normed, linear), stream
 
     def norm_gated(
         self: Any,

@@ -1,7 +1,7 @@
 """The layer operations by the package's Triton kernels; also under Triton's interpreter.
 
-Products of few tokens take the norm before them, and the activation or sum after them, into the kernel. Larger
-ones go to torch, and the sum into the stream into the library's product.
+Products of few tokens take the activation or sum that follows into the kernel. Larger ones go to torch, and the
+sum into the stream into the library's product.
 """
 
 from __future__ import annotations
@@ -19,10 +19,6 @@ from radixlang.quant import Linear
 from radixlang.quant.unquantized import DenseLinear
 
 Rotation = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-
-
-MAX_NORMED_TOKENS = 16
-"""beyond this many tokens every block of a product norming them again costs more than one norm for all"""
 
 
 class TritonOps(Steps):
@@ -79,18 +75,6 @@ class TritonOps(Steps):
             return self._torch.gated(gate_up, activation)
         return silu_mul(gate_up) if activation == "silu" else gelu_tanh_mul(gate_up)
 
-    def norm_linear(
-        self, x: torch.Tensor | None, stream: torch.Tensor, weight: torch.Tensor, eps: float, linear: Linear
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        tile = self._tile(stream, linear, False)
-        if tile is None:
-            return super().norm_linear(x, stream, weight, eps, linear)
-        assert isinstance(linear, DenseLinear)
-        if x is None and self._norms(stream):
-            return skinny_linear(stream, linear.weight, linear.bias, norm=weight, eps=eps, tile=tile), stream
-        normed, stream = self.norm(x, stream, weight, eps)
-        return skinny_linear(normed, linear.weight, linear.bias, tile=tile), stream
-
     def norm_gated(
         self,
         x: torch.Tensor | None,
@@ -100,16 +84,12 @@ class TritonOps(Steps):
         linear: Linear,
         activation: str,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        tile = self._tile(stream, linear, True)
-        if tile is None or activation == "gelu":
-            return super().norm_gated(x, stream, weight, eps, linear, activation)
-        assert isinstance(linear, DenseLinear)
-        matrix, bias = linear.weight, linear.bias
-        if x is None and self._norms(stream):
-            out = skinny_linear(stream, matrix, bias, norm=weight, eps=eps, activation=activation, tile=tile)
-            return out, stream
+        tile = None if activation == "gelu" else self._tile(stream, linear, True)
         normed, stream = self.norm(x, stream, weight, eps)
-        return skinny_linear(normed, matrix, bias, activation=activation, tile=tile), stream
+        if tile is None:
+            return self.gated(linear(normed), activation), stream
+        assert isinstance(linear, DenseLinear)
+        return skinny_linear(normed, linear.weight, linear.bias, activation=activation, tile=tile), stream
 
     def linear_add(
         self, x: torch.Tensor, stream: torch.Tensor, linear: Linear
@@ -128,11 +108,6 @@ class TritonOps(Steps):
             return linear(x)
         assert isinstance(linear, DenseLinear)
         return skinny_linear(x, linear.weight, linear.bias, tile=tile)
-
-    @staticmethod
-    def _norms(stream: torch.Tensor) -> bool:
-        """A product norms its tokens itself. (float16 may not hold them before the division.)"""
-        return stream.dtype == torch.bfloat16 and stream.shape[0] <= MAX_NORMED_TOKENS
 
     def _tile(self, x: torch.Tensor, linear: Linear, gated: bool) -> SkinnyTile | None:
         """How `skinny_linear` shall run; None where torch's product is to be used."""
