@@ -64,8 +64,8 @@ def build_engine(
 ) -> EngineLoop:
     """Load the model and return the loop, ready to run.
 
-    With `tp_size` above 1 this is the first rank: `followers` are the ways to the others, and `meeting` is the file
-    in which all meet.
+    With `tp_size` above 1 this is the first rank: `followers` are the ways to the others, `meeting` is the file in
+    which all meet.
 
     Raises:
         ConfigError, ModelError: before anything is served.
