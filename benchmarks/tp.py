@@ -6,7 +6,7 @@
 Random weights of the Llama-3.1-70B shape with fewer layers. Three parts, one markdown table each:
 
 * equality: two layers in float32, greedy text of each size against the first size, and the largest difference of
-  the tokens' log-probabilities (bfloat16 rounds differently in sums of parts, so its text may part at close calls);
+  the tokens' log-probabilities (bfloat16 rounds differently in sums of parts, so texts may part at close calls);
 * decoding: bfloat16, `batch` requests of 128 tokens; a step is the time between two answers of different lengths,
   divided by their difference, so that prompts and start-up do not count;
 * sums: one all-reduce as a decode step does it, in a CUDA graph, over symmetric memory and over NCCL.
