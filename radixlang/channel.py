@@ -71,8 +71,8 @@ class ZmqSender:
         self._socket.close()
 
 
-def leave() -> None:
-    """Send what is still on its way, then close every socket of this process; before `os._exit`."""
+def deliver_all() -> None:
+    """Close every ZeroMQ socket of this process, and wait up to two seconds for what was sent to leave it."""
     import zmq
 
     zmq.Context.instance().destroy(linger=2000)

@@ -74,10 +74,14 @@ class DeviceConfig:
     max_total_tokens: int | None = flag(
         None, "Upper limit on tokens in the KV pool; sized from memory by default."
     )
+    disable_cuda_graph: bool = flag(False, "Launch every kernel of a decode step by itself.")
+    cuda_graph_max_bs: int | None = flag(
+        None, "Largest batch whose decode step is a CUDA graph; all that may run, up to 512, by default."
+    )
     disable_overlap_schedule: bool = flag(False, "Wait for each step before planning the next.")
     random_seed: int | None = flag(None, "Seed for requests that bring none.")
     num_threads: int | None = flag(None, "CPU threads of the model; all cores by default.", "--threads")
-    tp_size: int = flag(1, "Tensor-parallel ranks.", "--tp", "--tensor-parallel-size")
+    tp_size: int = flag(1, "Devices of this host that share one model.", "--tp", "--tensor-parallel-size")
     dp_size: int = flag(1, "Data-parallel replicas.", "--dp", "--data-parallel-size")
     pp_size: int = flag(1, "Pipeline stages.", "--pp", "--pipeline-parallel-size")
 
@@ -220,8 +224,9 @@ class Config:
 
         if not m.model_path:
             raise ConfigError("--model-path is required: a folder, a .gguf file, a hub id, or 'default'.")
-        for name in ("tp_size", "dp_size", "pp_size"):
-            need(getattr(d, name) == 1, name, getattr(d, name), "1 in this version (one device per engine)")
+        need(d.tp_size >= 1, "tp_size", d.tp_size, "at least 1")
+        for name in ("dp_size", "pp_size"):
+            need(getattr(d, name) == 1, name, getattr(d, name), "1 in this version (--tp-size takes more devices)")
         need(1 <= d.page_size <= 128, "page_size", d.page_size, "between 1 and 128")
         need(
             d.mem_fraction_static is None or 0 < d.mem_fraction_static < 1,
@@ -233,6 +238,7 @@ class Config:
             ("context_length", m.context_length),
             ("max_total_tokens", d.max_total_tokens),
             ("num_threads", d.num_threads),
+            ("cuda_graph_max_bs", d.cuda_graph_max_bs),
             ("max_running_requests", s.max_running_requests),
             ("max_prefill_tokens", s.max_prefill_tokens),
             ("stream_interval", v.stream_interval),

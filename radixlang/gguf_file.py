@@ -116,6 +116,15 @@ def dequantize(tensor: GGUFTensor) -> np.ndarray:
         raise WeightError(message) from error
 
 
+def block_size(tensor: GGUFTensor) -> tuple[int, int]:
+    """(weights, bytes) of one block of the tensor, which lies within a row."""
+    if tensor.type in _SIZES:
+        return _SIZES[tensor.type]
+    gguf = _gguf_package(tensor.path, tensor.name, tensor.type)
+    block, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[tensor.type]]
+    return int(block), int(size)
+
+
 def _in_pieces(decode: Callable[[np.ndarray], np.ndarray], tensor: GGUFTensor) -> np.ndarray:
     """Decodes a few thousand weights at a time, so that the intermediate arrays stay in the processor's cache."""
     block, size = _SIZES[tensor.type]

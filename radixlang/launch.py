@@ -25,7 +25,7 @@ from radixlang.errors import ConfigError, EngineDeadError, ModelError
 from radixlang.hub_files import resolve_model_path
 from radixlang.log import configure, get_logger
 from radixlang.messages import Dead, Drain, Progress, Ready, Stopped, ToServer
-from radixlang.process import Start, spawn
+from radixlang.process import Start, rank_name, spawn
 
 if TYPE_CHECKING:
     from radixlang.server.hub import Hub
@@ -61,7 +61,11 @@ class Ring(Protocol):
 
 
 class ProcessRing:
-    """Engine and detokenizer in processes of their own, joined by ZeroMQ over local sockets."""
+    """Engine and detokenizer in processes of their own, joined by ZeroMQ over local sockets.
+
+    With `tp_size` N there are N engine processes. The first is the ring's; the others stand beside it, take its
+    plans, and tell the server directly when they are ready or die.
+    """
 
     def __init__(self, config: Config, progress: ProgressHook | None = None) -> None:
         self._folder = tempfile.mkdtemp(prefix="radixlang-")
@@ -71,8 +75,17 @@ class ProcessRing:
         self.info: dict[str, Any] = {}
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self.from_ring: Receiver = ZmqReceiver(server_in, ToServer)
+        meeting = os.path.join(self._folder, "ranks")
+        followers = {rank: f"ipc://{self._folder}/engine-{rank}" for rank in range(1, config.device.tp_size)}
         try:
-            self._children["engine"] = spawn("radixlang.engine.worker", Start(config, engine_in, detokenizer_in))
+            self._children["engine"] = spawn(
+                "radixlang.engine.worker",
+                Start(config, engine_in, detokenizer_in, meeting=meeting, followers=tuple(followers.values())),
+            )
+            for rank, inbox in followers.items():
+                self._children[rank_name("engine", rank)] = spawn(
+                    "radixlang.engine.worker", Start(config, inbox, server_in, rank=rank, meeting=meeting)
+                )
             self._children["detokenizer"] = spawn(
                 "radixlang.text.worker", Start(config, detokenizer_in, server_in)
             )
@@ -149,6 +162,11 @@ class InlineRing:
         from radixlang.engine.build import build_engine
         from radixlang.text.worker import DetokenizerLoop, load_for
 
+        if config.device.tp_size > 1:
+            raise ConfigError(
+                f"--tp-size {config.device.tp_size} needs a process for each rank; drop inline=True, "
+                "or use --tp-size 1."
+            )
         self.to_engine: Sender = LocalChannel()
         middle, back = LocalChannel(), LocalChannel()
         self.from_ring: Receiver = back

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from radixlang.channel import ZmqSender, leave
+from radixlang.channel import ZmqSender, deliver_all
 from radixlang.config import Config
 from radixlang.errors import ConfigError, ModelError
 from radixlang.log import configure, get_logger
@@ -26,11 +26,23 @@ log = get_logger(__name__)
 
 
 class Start(msgspec.Struct):
-    """What a stage is told: its configuration, the address it reads from and the one it writes to."""
+    """What a stage is told: its configuration, the address it reads from and the one it writes to.
+
+    Engine processes of a tensor-parallel group also learn their rank, the file in which the ranks meet, and the
+    first one the addresses its followers read plans from.
+    """
 
     config: Config
     inbox: str
     outbox: str
+    rank: int = 0
+    meeting: str = ""
+    followers: tuple[str, ...] = ()
+
+
+def rank_name(name: str, rank: int) -> str:
+    """What a stage's process is called: followers of the first engine process by their rank."""
+    return f"{name} rank {rank}" if rank else name
 
 
 def spawn(module: str, start: Start) -> subprocess.Popen[bytes]:
@@ -48,6 +60,7 @@ def run_stage(name: str, body: Callable[[Start, ZmqSender], None]) -> None:
     stream = sys.stdin.buffer
     size = int.from_bytes(stream.read(4), "little")
     start = msgspec.msgpack.decode(stream.read(size), type=Start)
+    name = rank_name(name, start.rank)
     configure(start.config.log.log_level, name)
     _leave_with_parent()
     sender = ZmqSender(start.outbox)
@@ -61,8 +74,7 @@ def run_stage(name: str, body: Callable[[Start, ZmqSender], None]) -> None:
         log.error("the %s died", name, exc_info=error)
         sender.send(Dead(name, f"{type(error).__name__}: {error}", traceback.format_exc()))
         code = 1
-    # Closing a socket is not enough: what it has not sent yet dies with the process.
-    leave()
+    deliver_all()  # the exit below would lose what is still on its way
     sys.stdout.flush()
     sys.stderr.flush()
     # Threads of libraries must not keep a stage alive.

@@ -20,11 +20,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    gpu = any("gpu" in item.keywords for item in items) and _has_gpu()
+    # Keywords hold the names of parent folders as well: ask for the marker itself.
+    gpu = any(item.get_closest_marker("gpu") for item in items) and _has_gpu()
     for item in items:
-        if "slow" in item.keywords and not config.getoption("--slow"):
+        if item.get_closest_marker("slow") and not config.getoption("--slow"):
             item.add_marker(pytest.mark.skip(reason="slow: run with --slow"))
-        if "gpu" in item.keywords and not gpu:
+        if item.get_closest_marker("gpu") and not gpu:
             item.add_marker(pytest.mark.skip(reason="needs an accelerator"))
 
 

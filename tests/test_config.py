@@ -32,7 +32,8 @@ def test_every_option_has_a_flag_and_a_sentence_of_help():
     [
         ({"page_size": 0}, "--page-size"),
         ({"page_size": 129}, "--page-size"),
-        ({"tp_size": 2}, "--tp-size"),
+        ({"tp_size": 0}, "--tp-size"),
+        ({"dp_size": 2}, "--dp-size"),
         ({"mem_fraction_static": 1.5}, "--mem-fraction-static"),
         ({"chunked_prefill_size": 0}, "--chunked-prefill-size"),
         ({"max_running_requests": 0}, "--max-running-requests"),

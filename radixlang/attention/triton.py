@@ -7,7 +7,7 @@ the extend kernel. Runs on the CPU only under Triton's interpreter, for tests. M
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -71,10 +71,12 @@ class TritonAttention:
         queries = batch.max_query * (self._heads // self._kv_heads)
         if queries > tuning.MAX_DECODE_ROWS:
             return AttentionPlan(decode={}, extend=self._extend_tiles)
+        # Several queries a row are rare: one compiled kernel must do for them, whatever the batch.
+        one = batch.max_query == 1
         tiles = {
             size: tuning.decode_tile(
                 self._chip,
-                batch=batch.size,
+                batch=batch.size if one else 1,
                 queries=queries,
                 max_length=batch.max_length,
                 kv_heads=self._kv_heads,
@@ -83,6 +85,8 @@ class TritonAttention:
             )
             for size in ELEMENT_SIZES
         }
+        if not one:
+            tiles = {size: replace(tile, splits=max(2, tile.splits // batch.size)) for size, tile in tiles.items()}
         return AttentionPlan(decode=tiles, extend={})
 
     def forward(

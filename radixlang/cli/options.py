@@ -86,7 +86,8 @@ def open_engine(args: argparse.Namespace, inline: bool = True) -> Engine:
     values = engine_values(args)
     from radixlang.llm import Engine
 
-    return Engine(inline=inline, **values)
+    # Ranks are processes; one alone needs none.
+    return Engine(inline=inline and values.get("tp_size", 1) == 1, **values)
 
 
 def chat_ids(engine: Engine, messages: list[dict[str, str]]) -> list[int]:

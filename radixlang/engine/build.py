@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from radixlang.channel import Receiver, Sender
 from radixlang.config import Config
 from radixlang.engine.loop import EngineLoop
 from radixlang.engine.recorder import StepRecorder
-from radixlang.executor import EngineShape
+from radixlang.executor import EngineShape, Executor
 from radixlang.scheduler.limits import SchedulerLimits
 from radixlang.scheduler.scheduler import Scheduler
 
@@ -61,8 +61,13 @@ def build_engine(
     sender: Sender,
     progress: Callable[[str, int, int], None],
     recorder: StepRecorder | None = None,
+    followers: Sequence[Sender] = (),
+    meeting: str = "",
 ) -> EngineLoop:
     """Load the model and return the loop, ready to run. A `recorder` gets the times of every step.
+
+    With `tp_size` above 1 this is the first rank: `followers` are the ways to the others, `meeting` is the file in
+    which all meet.
 
     Raises:
         ConfigError, ModelError: before anything is served.
@@ -70,16 +75,21 @@ def build_engine(
     started = time.time()
     from radixlang.executor.build import build_executor
 
-    executor, shape = build_executor(config, progress)
+    device, shape = build_executor(config, progress, 0, meeting)
     # Import here, like the executor: torch comes with it.
     from radixlang.executor.profile import Profile
     from radixlang.platforms import Platform
     from radixlang.platforms.recording import RecordingPlatform
 
-    profile = Profile(executor.platform)
+    profile = Profile(device.platform)
     if recorder is not None:
-        recorder.device = RecordingPlatform(executor.platform)
-        executor.platform = cast(Platform, recorder.device)
+        recorder.device = RecordingPlatform(device.platform)
+        device.platform = cast(Platform, recorder.device)
+    executor: Executor = device
+    if followers:
+        from radixlang.executor.follower import Leader
+
+        executor = Leader(device, followers)
     return EngineLoop(
         executor,
         Scheduler(scheduler_limits(config, shape)),

@@ -14,7 +14,7 @@ import msgspec
 
 from radixlang.channel import Receiver, Sender
 from radixlang.engine.recorder import StepRecorder
-from radixlang.errors import RadixLangError, RequestError
+from radixlang.errors import EngineDeadError, RadixLangError, RequestError
 from radixlang.executor import Executor
 from radixlang.log import get_logger
 from radixlang.messages import Abort, Control, Drain, Failed, Generate, Opened, Reply, Stopped, pack_ids
@@ -124,6 +124,8 @@ class EngineLoop:
         self._steps += 1
         try:
             return plan, self.executor.launch(plan)
+        except EngineDeadError:
+            raise
         except Exception as error:
             self._abandon([plan], error)
             return None
@@ -132,6 +134,8 @@ class EngineLoop:
         plan, ticket = step
         try:
             result = self.executor.result(ticket)
+        except EngineDeadError:
+            raise
         except Exception as error:
             plans = [plan]
             if self._running is not None:

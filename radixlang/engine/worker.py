@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from radixlang.channel import ZmqReceiver, ZmqSender
 from radixlang.messages import Progress, Ready, ToEngine
-from radixlang.process import Start, run_stage
+from radixlang.process import Start, rank_name, run_stage
 
 
 def engine(start: Start, sender: ZmqSender) -> None:
@@ -13,12 +13,33 @@ def engine(start: Start, sender: ZmqSender) -> None:
     from radixlang.engine.build import build_engine
 
     loop = build_engine(
-        start.config, receiver, sender, lambda task, done, total: sender.send(Progress(task, done, total))
+        start.config,
+        receiver,
+        sender,
+        lambda task, done, total: sender.send(Progress(task, done, total)),
+        followers=[ZmqSender(address) for address in start.followers],
+        meeting=start.meeting,
     )
     sender.send(Ready("engine", loop.info))
     loop.run()
     loop.executor.close()
 
 
+def follower(start: Start, sender: ZmqSender) -> None:
+    receiver = ZmqReceiver(start.inbox, bytes)
+    from radixlang.executor.build import build_executor
+    from radixlang.executor.follower import follow
+
+    executor, _ = build_executor(start.config, lambda *_: None, start.rank, start.meeting)
+    sender.send(Ready(rank_name("engine", start.rank), {}))
+    follow(executor, receiver)
+    executor.close()
+
+
+def by_rank(start: Start, sender: ZmqSender) -> None:
+    """The first rank is the engine, the others follow it."""
+    (follower if start.rank else engine)(start, sender)
+
+
 if __name__ == "__main__":
-    run_stage("engine", engine)
+    run_stage("engine", by_rank)

@@ -6,7 +6,7 @@ that tests put a fake there. Importing this module must not import torch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -51,12 +51,15 @@ class EngineShape:
     encoder: bool
     """bidirectional model: a prompt must be granted whole, nothing is sampled, nothing can be cached"""
     weight_bytes: int
+    """on one device, as is `kv_bytes`"""
     kv_bytes: int
     device: str
     """begins with the device's type ("cpu: …", "cuda: …"), then its name"""
     dtype: str
     attention_backend: str
     load_seconds: float
+    load_spans: dict[str, float] = field(default_factory=dict)
+    """the parts of `load_seconds`"""
     architecture: str = ""
     model_type: str = ""
     hidden_size: int = 0

@@ -19,46 +19,82 @@ from radixlang.memory.kv_pool import KvPool
 from radixlang.memory.request_table import RequestTable
 from radixlang.memory.sizing import Memory, kv_pages
 from radixlang.models import load_model, load_spec
+from radixlang.models.shards import Shards
 from radixlang.models.spec import ModelSpec
-from radixlang.plan import RowSetup, StepPlan
-from radixlang.platforms import find_platform
+from radixlang.parallel import connect
+from radixlang.plan import FROM_TABLE, RowSetup, StepPlan
+from radixlang.platforms import find_platform, place_rank
 from radixlang.sampling_params import RowSampling
 
 log = get_logger(__name__)
 
 MAX_RUNNING_CPU = 64
 MAX_RUNNING_ACCELERATOR = 256
+MAX_GRAPH_BATCH = 512
+TRIAL_TOKENS = 160
+"""of a trial prompt: more than the kernels for few tokens take"""
+
+
+class Spans:
+    """Where the seconds of the start go."""
+
+    def __init__(self) -> None:
+        self.spans: dict[str, float] = {}
+        self._since = time.monotonic()
+
+    def note(self, name: str) -> None:
+        """End the span `name`, which began with the end of the one before."""
+        now = time.monotonic()
+        self.spans[name] = round(now - self._since, 3)
+        self._since = now
 
 
 def build_executor(
-    config: Config, progress: Callable[[str, int, int], None]
+    config: Config, progress: Callable[[str, int, int], None], rank: int = 0, meeting: str = ""
 ) -> tuple[DeviceExecutor, EngineShape]:
     """Load the model of a resolved config and size everything. `progress(task, done, total)`.
+
+    All ranks of a tensor-parallel group do this at once, in the same order; they meet in the file `meeting`.
 
     Raises:
         ConfigError, ModelError: the flags or the checkpoint cannot work.
     """
-    started = time.monotonic()
-    spec = load_spec(config.model)
-    platform = find_platform(config.device.device, config.device.num_threads)
+    clock = Spans()
+    whole = load_spec(config.model)
+    ranks = config.device.tp_size
+    spec = Shards(whole, rank, ranks).spec
+    platform = find_platform(*place_rank(config.device.device, config.device.num_threads, rank, ranks))
     kind = platform.device.type
     dtype = _dtype(config.model.dtype) or platform.default_dtype(spec.checkpoint_dtype)
     kv_dtype = _dtype(config.device.kv_cache_dtype) or dtype
+    clock.note("device")
     name, backend = choose_attention(config.device.attention_backend, spec, kind)
+    parallel = connect(rank, ranks, meeting, platform.device)
+    if ranks > 1:
+        clock.note("ranks")
     model = load_model(
-        spec,
+        whole,
         config.model,
         str(platform.device),
         dtype,
         lambda done, total: progress("loading weights", done, total),
+        parallel,
     )
+    clock.note("weights")
     page_size = config.device.page_size
     running = config.schedule.max_running_requests or (
         MAX_RUNNING_CPU if kind == "cpu" else MAX_RUNNING_ACCELERATOR
     )
+    sharing = ranks if kind == "cpu" else 1  # ranks on a CPU share its memory
+    memory = Memory(
+        kind == "cpu",
+        platform.total_memory() // sharing,
+        platform.free_memory() // sharing,
+        model.weight_bytes,
+    )
     pages = kv_pages(
         spec,
-        Memory(kind == "cpu", platform.total_memory(), platform.free_memory(), model.weight_bytes),
+        memory,
         page_size=page_size,
         element_bytes=kv_dtype.itemsize,
         max_running=running,
@@ -66,6 +102,7 @@ def build_executor(
         fraction=config.device.mem_fraction_static,
         max_total_tokens=config.device.max_total_tokens,
     )
+    pages = parallel.least(pages)
     context = min(spec.context_length, (pages - 1) * page_size)
     if context < spec.context_length:
         log.warning(
@@ -77,9 +114,16 @@ def build_executor(
     pool = KvPool(spec, pages, page_size, kv_dtype, platform.device)
     table = RequestTable(running + 1, -(-context // page_size), platform.device)
     executor = DeviceExecutor(model, platform, pool, table, backend(spec, page_size, platform.device))
+    clock.note("kv pool")
     progress("trial step", 0, 1)
     try_out(executor)
     progress("trial step", 1, 1)
+    clock.note("trial step")
+    if kind == "cuda" and not config.device.disable_cuda_graph and not spec.encoder and executor.sampling.columns:
+        largest = min(running, config.device.cuda_graph_max_bs or MAX_GRAPH_BATCH)
+        executor.capture(largest, lambda done, total: progress("capturing graphs", done, total))
+        clock.note("graphs")
+    log.info("start-up: %s", ", ".join(f"{name} {seconds:.2f} s" for name, seconds in clock.spans.items()))
     shape = EngineShape(
         num_pages=pages,
         page_size=page_size,
@@ -93,7 +137,8 @@ def build_executor(
         device=f"{platform.device}: {platform.describe()}",
         dtype=str(dtype).removeprefix("torch."),
         attention_backend=name,
-        load_seconds=round(time.monotonic() - started, 3),
+        load_seconds=round(sum(clock.spans.values()), 3),
+        load_spans=clock.spans,
         architecture=spec.architecture,
         model_type=spec.family,
         hidden_size=spec.hidden_size,
@@ -133,28 +178,27 @@ def choose_attention(
 
 
 def try_out(executor: DeviceExecutor) -> None:
-    """A prompt step and, on a decoder, a decode step on row 1 and page 1, which nobody owns yet.
+    """Prompts short and long and, on a decoder, a decode step on row 1 and the first pages, which nobody owns yet.
 
     Compiles what is compiled on first use, and lets a fault show before anything is served.
     """
     decoder = not executor.spec.encoder
-    tokens = min(2, executor.table.host_pages.shape[1] * executor.pool.page_size - 1)
-    grants = [(0, tokens, [0] * tokens), (tokens, 1, [-1])]
-    for step, (start, count, token_ids) in enumerate(grants[: 1 + decoder]):
-        last = start + count - 1
-        page = last // executor.pool.page_size
-        first = start // executor.pool.page_size
-        pages = [(1, i, i + 1) for i in range(first, page + 1)]
-        empty = np.zeros(0, np.int32)
+    size = executor.pool.page_size
+    room = executor.table.host_pages.shape[1] * size - 1
+    few, many = min(2, room), min(TRIAL_TOKENS, room)
+    grants = [(0, few, 0), (few, 1, FROM_TABLE), (0, many, 0)] if decoder else [(0, few, 0)]
+    pages = [(1, i, i + 1) for i in range((many + size) // size)] if decoder else [(1, 0, 1)]
+    empty = np.zeros(0, np.int32)
+    for step, (start, count, token) in enumerate(grants):
         plan = StepPlan(
             step=step,
             rows=np.array([1], np.int32),
             starts=np.array([start], np.int32),
             counts=np.array([count], np.int32),
-            token_ids=np.array(token_ids, np.int32),
+            token_ids=np.full(count, token, np.int32),
             samples=np.array([decoder]),
             pools=np.array([not decoder]),
-            new_pages=np.array(pages, np.int32),
+            new_pages=np.array(pages if step == 0 else [], np.int32).reshape(-1, 3),
             setups=(RowSetup(1, RowSampling(), empty, empty),) if step == 0 else (),
         )
         executor.result(executor.launch(plan))

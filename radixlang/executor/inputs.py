@@ -33,26 +33,32 @@ class Inputs:
     """[S] int64 indexes into T, on the device"""
 
 
-def build_inputs(plan: StepPlan, table: RequestTable, page_size: int, platform: Platform) -> Inputs:
-    """Write the plan's new pages into the table and lay out its tokens.
+def check(plan: StepPlan, table: RequestTable, page_size: int) -> None:
+    """Refuse a plan that cannot be laid out.
 
     Raises:
-        EngineError: the plan names a row, page index or position that the table does not have.
+        EngineError: it names a row, page index or position that the table does not have, or miscounts its tokens.
     """
+    if plan.size == 0 or plan.counts.min() < 1 or plan.counts.sum() != plan.tokens:
+        counts = plan.counts.tolist()
+        raise EngineError(f"Plan of step {plan.step} grants {counts} tokens but brings {plan.tokens}.")
+    longest = int((plan.starts + plan.counts).max())
+    capacity = table.host_pages.shape[1] * page_size
+    if longest > capacity or plan.rows.min() < 1 or plan.rows.max() >= table.rows:
+        raise EngineError(
+            f"Plan of step {plan.step} needs rows up to {plan.rows.max()} and {longest} tokens a row; "
+            f"the request table has rows 1 to {table.rows - 1} of {capacity} tokens."
+        )
+
+
+def build_inputs(plan: StepPlan, table: RequestTable, page_size: int, platform: Platform) -> Inputs:
+    """Write the new pages of a checked plan into the table and lay out its tokens."""
     rows, starts, counts = plan.rows, plan.starts, plan.counts
     query_starts = np.zeros(plan.size + 1, np.int32)
     np.cumsum(counts, out=query_starts[1:])
-    if plan.size == 0 or counts.min() < 1 or query_starts[-1] != plan.tokens:
-        raise EngineError(f"Plan of step {plan.step} grants {counts.tolist()} tokens but brings {plan.tokens}.")
     lengths = (starts + counts).astype(np.int32)
     of = np.repeat(np.arange(plan.size), counts)
     positions = (np.arange(plan.tokens) - query_starts[of] + starts[of]).astype(np.int32)
-    capacity = table.host_pages.shape[1] * page_size
-    if lengths.max() > capacity or rows.min() < 1 or rows.max() >= table.rows:
-        raise EngineError(
-            f"Plan of step {plan.step} needs rows up to {rows.max()} and {lengths.max()} tokens a row; "
-            f"the request table has rows 1 to {table.rows - 1} of {capacity} tokens."
-        )
     ends = query_starts[1:] - 1
     waiting = np.flatnonzero(plan.token_ids == FROM_TABLE)
     sampling = np.flatnonzero(plan.samples)

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from radixlang.attention import AttentionBackend
 from radixlang.errors import EngineError
-from radixlang.executor.inputs import Inputs, build_inputs
+from radixlang.executor.inputs import Inputs, build_inputs, check
 from radixlang.executor.pooling import pool_rows
 from radixlang.forward import ForwardContext, forwarding
 from radixlang.memory.kv_pool import KvPool
@@ -29,6 +29,9 @@ from radixlang.platforms import Pending, Platform
 from radixlang.sampling.batch import SamplingBatch
 from radixlang.sampling.logprobs import LogprobTensors, Segment, join, position_logprobs
 from radixlang.sampling.sampler import Drawn, sample
+
+if TYPE_CHECKING:
+    from radixlang.executor.graphs import DecodeGraphs
 
 LOGIT_BLOCK_BYTES = 64 << 20
 """prompt log-probabilities look at as many positions at once as have logits of this size"""
@@ -78,6 +81,18 @@ class DeviceExecutor:
         self.table = table
         self.attention = attention
         self.sampling = SamplingBatch(table.rows, self.spec.vocab_size, platform)
+        self.graphs: DecodeGraphs | None = None
+
+    def capture(self, largest: int, progress: Callable[[int, int], None]) -> None:
+        """From now on run decode steps of up to `largest` rows as CUDA graphs."""
+        from radixlang.executor.graphs import DecodeGraphs
+
+        def work() -> None:
+            graphs = DecodeGraphs(self.model, self.pool, self.table, self.attention, self.sampling, largest)
+            graphs.capture(progress)
+            self.graphs = graphs
+
+        self._submit(work).wait()
 
     def launch(self, plan: StepPlan) -> Ticket:
         ticket = Ticket(plan)
@@ -111,9 +126,15 @@ class DeviceExecutor:
 
     def _run(self, ticket: Ticket) -> None:
         plan = ticket.plan
-        inputs = ticket.inputs = build_inputs(plan, self.table, self.pool.page_size, self.platform)
+        check(plan, self.table, self.pool.page_size)
         for setup in plan.setups:
             self.sampling.setup(setup)
+        if self.graphs is not None and self.graphs.fits(plan):
+            home = self.platform.home(self.graphs.run(plan))[:, : plan.size]
+            ticket.drawn = _Sampled(home[0], home[1], {})
+            self.platform.mark("graph")
+            return
+        inputs = ticket.inputs = build_inputs(plan, self.table, self.pool.page_size, self.platform)
         for action in plan.actions:
             if isinstance(action, CopyPages):
                 ids = np.stack([action.source, action.target]).astype(np.int64)
@@ -179,11 +200,14 @@ class DeviceExecutor:
             if masks is None or len(masks) != len(masked):
                 raise EngineError(f"Step {plan.step} needs {len(masked)} mask rows.")
             bits = self.platform.upload(np.ascontiguousarray(masks, np.int32))
-        drawn = sample(self.sampling, logits, inputs.sample_rows, bits, masked)
-        rows = self.platform.upload(inputs.sample_rows.astype(np.int64))
-        self.table.next_token[rows] = drawn.tokens
+        wanted = any(wish.output for wish in plan.logprobs)
+        drawn = sample(self.sampling, logits, inputs.sample_rows, bits, masked, self.table.next_token, wanted)
         logprobs = self._output_logprobs(plan, place, drawn)
-        ticket.drawn = _Sampled(self.platform.home(drawn.tokens), self.platform.home(drawn.bad), logprobs)
+        if drawn.packed is None:
+            tokens, bad = self.platform.home(drawn.tokens), self.platform.home(drawn.bad)
+        else:
+            tokens, bad = self.platform.home(drawn.packed)
+        ticket.drawn = _Sampled(tokens, bad, logprobs)
 
     def _output_logprobs(self, plan: StepPlan, place: np.ndarray, drawn: Drawn) -> dict[int, LogprobTensors]:
         wishes = [wish for wish in plan.logprobs if wish.output and plan.samples[wish.index]]

@@ -6,11 +6,15 @@ import torch
 import triton
 import triton.language as tl
 
+from radixlang.kernels import chain
+from radixlang.kernels.chain import begin
+
 BLOCK = 1024
 
 
 @triton.jit
-def _gated_kernel(x_ptr, out_ptr, x_stride, width, BLOCK: tl.constexpr, GELU: tl.constexpr):
+def _gated_kernel(x_ptr, out_ptr, x_stride, width, BLOCK: tl.constexpr, GELU: tl.constexpr, CHAINED: tl.constexpr):
+    begin(CHAINED)
     token = tl.program_id(1).to(tl.int64)
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = i < width
@@ -31,7 +35,9 @@ def _gated(gate_up: torch.Tensor, gelu: bool) -> torch.Tensor:
     out = torch.empty((tokens, width), dtype=gate_up.dtype, device=gate_up.device)
     if tokens:
         grid = (triton.cdiv(width, BLOCK), tokens)
-        _gated_kernel[grid](gate_up, out, gate_up.stride(0), width, BLOCK=BLOCK, GELU=gelu, num_warps=4)
+        _gated_kernel[grid](
+            gate_up, out, gate_up.stride(0), width, BLOCK=BLOCK, GELU=gelu, num_warps=4, **chain.options()
+        )
     return out
 
 

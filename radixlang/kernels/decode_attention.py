@@ -1,7 +1,8 @@
 """Attention of few queries a row over a long paged cache: decoding and verification.
 
-A program takes one row, one KV head with all the query heads that share it, and one split of the row's keys;
-a second kernel joins the splits by their log-sum-exp. Must not know requests.
+A program takes one row, one KV head with all the query heads that share it, and one split of the row's keys.
+Splits are joined by their log-sum-exp: a few by the last program to arrive, many by a second kernel. Must not know
+requests.
 """
 
 from __future__ import annotations
@@ -10,8 +11,45 @@ import torch
 import triton
 import triton.language as tl
 
+from radixlang.kernels import chain
 from radixlang.kernels.attention_tile import add_sink, score_factors, sweep
-from radixlang.kernels.tuning import DecodeTile, next_power_of_2, upcast_dots
+from radixlang.kernels.chain import begin, release, wait
+from radixlang.kernels.tuning import MAX_DECODE_ROWS, DecodeTile, next_power_of_2, upcast_dots
+
+
+@triton.jit
+def _share(length, count, window, num_splits, BLOCK_N: tl.constexpr, WINDOWED: tl.constexpr):
+    """(first key, keys a split) of a row: whole tiles, the same for all splits."""
+    lo = 0
+    if WINDOWED:
+        lo = tl.maximum(length - count - window + 1, 0) // BLOCK_N * BLOCK_N
+    return lo, tl.maximum(tl.cdiv(tl.cdiv(length - lo, num_splits), BLOCK_N), 1) * BLOCK_N
+
+
+@triton.jit
+def _joined(
+    partial_ptr,
+    lse_ptr,
+    place,
+    used,
+    num_splits,
+    sink,
+    D: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    """The result [BLOCK_D] of one query and head out of its first `used` splits. `sink` is in base 2."""
+    s = tl.arange(0, BLOCK_S)
+    d = tl.arange(0, BLOCK_D)
+    lse = tl.load(lse_ptr + place * num_splits + s, mask=s < used, other=float("-inf"), cache_modifier=".cg")
+    m = tl.maximum(tl.max(lse, 0), sink)
+    base = tl.where(m == float("-inf"), 0.0, m)
+    weight = tl.exp2(lse - base)
+    total = tl.sum(weight, 0) + tl.exp2(sink - base)
+    there = (lse > float("-inf"))[:, None] & (d < D)[None, :]
+    parts = partial_ptr + (place * num_splits + s)[:, None] * D + d[None, :]
+    part = tl.load(parts, mask=there, other=0.0, cache_modifier=".cg")
+    return tl.sum(part * weight[:, None], 0) / tl.where(total > 0.0, total, 1.0)
 
 
 @triton.jit(do_not_specialize=["window", "num_splits", "table_stride"])
@@ -27,6 +65,7 @@ def _decode_kernel(
     out_ptr,
     partial_ptr,
     lse_ptr,
+    arrived_ptr,
     scale,
     cap,
     window,
@@ -45,6 +84,7 @@ def _decode_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    BLOCK_S: tl.constexpr,
     PAGE: tl.constexpr,
     SPLIT: tl.constexpr,
     SINKS: tl.constexpr,
@@ -52,14 +92,28 @@ def _decode_kernel(
     SOFTCAP: tl.constexpr,
     UPCAST: tl.constexpr,
     PRECISION: tl.constexpr,
+    ONE: tl.constexpr,
+    LAST_JOINS: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):
+    release(CHAINED)
     kv_head = tl.program_id(0)
     b = tl.program_id(1)
     split = tl.program_id(2)
     heads = tl.num_programs(0) * GROUP
+    # the batch is described before any layer runs: it may be read before the last kernel has finished
     length = tl.load(lengths_ptr + b)
-    first = tl.load(starts_ptr + b)
-    count = tl.load(starts_ptr + b + 1) - first
+    first = b
+    count = 1
+    if not ONE:
+        first = tl.load(starts_ptr + b)
+        count = tl.load(starts_ptr + b + 1) - first
+    lo, span = _share(length, count, window, num_splits, BLOCK_N, WINDOWED)
+    start = lo + split * span
+    end = tl.minimum(start + span, length)
+    if SPLIT and ONE and (split > 0) & (start >= length):
+        return  # nobody looks at splits without keys (a first one waits, for the kernels behind)
+    wait(CHAINED)
 
     lane = tl.arange(0, BLOCK_M)
     token = (first + lane // GROUP).to(tl.int64)
@@ -70,13 +124,6 @@ def _decode_kernel(
     q = tl.load(q_ptr + token[:, None] * q_token + head[:, None] * q_head + d[None, :], mask=there, other=0.0)
     if UPCAST:
         q = q.to(tl.float32)
-
-    lo = 0
-    if WINDOWED:
-        lo = tl.maximum(length - count - window + 1, 0) // BLOCK_N * BLOCK_N
-    span = tl.cdiv(tl.cdiv(length - lo, num_splits), BLOCK_N) * BLOCK_N
-    start = lo + split * span
-    end = tl.minimum(start + span, length)
 
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l = tl.zeros([BLOCK_M], tl.float32)
@@ -120,6 +167,20 @@ def _decode_kernel(
             acc / norm[:, None],
             mask=there & (l > 0.0)[:, None],
         )
+        if LAST_JOINS:
+            used_splits = tl.maximum(tl.cdiv(length - lo, span), 1)
+            counter = arrived_ptr + b * tl.num_programs(0) + kv_head
+            tl.debug_barrier()
+            if tl.atomic_add(counter, 1, sem="acq_rel") == used_splits - 1:
+                tl.store(counter, 0)
+                for g in tl.static_range(GROUP):
+                    this = kv_head * GROUP + g
+                    sink = float("-inf")
+                    if SINKS:
+                        sink = tl.load(sinks_ptr + this).to(tl.float32) * 1.4426950408889634
+                    at = b.to(tl.int64) * heads + this
+                    result = _joined(partial_ptr, lse_ptr, at, used_splits, num_splits, sink, D, BLOCK_S, BLOCK_D)
+                    tl.store(out_ptr + at * D + d, result.to(out_ptr.dtype.element_ty), mask=d < D)
     else:
         if SINKS:
             m, l, acc = add_sink(m, l, acc, tl.load(sinks_ptr + head, mask=used, other=0.0).to(tl.float32))
@@ -128,35 +189,38 @@ def _decode_kernel(
         tl.store(out_ptr + place, result.to(out_ptr.dtype.element_ty), mask=there)
 
 
-@triton.jit(do_not_specialize=["num_splits"])
+@triton.jit(do_not_specialize=["window", "num_splits"])
 def _join_kernel(
     partial_ptr,
     lse_ptr,
+    lengths_ptr,
     sinks_ptr,
     out_ptr,
+    window,
     num_splits,
     D: tl.constexpr,
+    BLOCK_N: tl.constexpr,
     BLOCK_S: tl.constexpr,
     BLOCK_D: tl.constexpr,
     SINKS: tl.constexpr,
+    WINDOWED: tl.constexpr,
+    ONE: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):
+    begin(CHAINED)
     head = tl.program_id(0)
     token = tl.program_id(1).to(tl.int64)
     place = token * tl.num_programs(0) + head
-    s = tl.arange(0, BLOCK_S)
     d = tl.arange(0, BLOCK_D)
-    lse = tl.load(lse_ptr + place * num_splits + s, mask=s < num_splits, other=float("-inf"))
-    m = tl.max(lse, 0)
+    used = num_splits
+    if ONE:
+        length = tl.load(lengths_ptr + token)
+        lo, span = _share(length, 1, window, num_splits, BLOCK_N, WINDOWED)
+        used = tl.cdiv(length - lo, span)
     sink = float("-inf")
     if SINKS:
         sink = tl.load(sinks_ptr + head).to(tl.float32) * 1.4426950408889634
-        m = tl.maximum(m, sink)
-    base = tl.where(m == float("-inf"), 0.0, m)
-    weight = tl.exp2(lse - base)
-    total = tl.sum(weight, 0) + tl.exp2(sink - base)
-    there = (lse > float("-inf"))[:, None] & (d < D)[None, :]
-    part = tl.load(partial_ptr + (place * num_splits + s)[:, None] * D + d[None, :], mask=there, other=0.0)
-    result = tl.sum(part * weight[:, None], 0) / tl.where(total > 0.0, total, 1.0)
+    result = _joined(partial_ptr, lse_ptr, place, used, num_splits, sink, D, BLOCK_S, BLOCK_D)
     tl.store(out_ptr + place * D + d, result.to(out_ptr.dtype.element_ty), mask=d < D)
 
 
@@ -187,6 +251,10 @@ def decode_attention(
     page_size, kv_heads = k_cache.shape[1], k_cache.shape[2]
     group = heads // kv_heads
     splits = tile.splits
+    # many splits in one program take longer than a kernel of many programs
+    last_joins = max_query == 1 and splits == 2 and rows.shape[0] * kv_heads <= chain.MAX_ARRIVALS
+    # one compiled kernel for single queries, one for several
+    block_m = max(16 if max_query == 1 else MAX_DECODE_ROWS, next_power_of_2(max_query * group))
     out = torch.empty((tokens, heads, head_dim), dtype=q.dtype, device=q.device)
     partial = lse = out
     if splits > 1:
@@ -205,6 +273,7 @@ def decode_attention(
         out,
         partial,
         lse,
+        chain.arrivals(q.device),
         factor,
         cap,
         window,
@@ -216,30 +285,40 @@ def decode_attention(
         *v_cache.stride()[:3],
         GROUP=group,
         D=head_dim,
-        BLOCK_M=max(16, next_power_of_2(max_query * group)),
+        BLOCK_M=block_m,
         BLOCK_D=max(16, next_power_of_2(head_dim)),
         BLOCK_N=tile.block,
+        BLOCK_S=next_power_of_2(splits),
         PAGE=page_size,
         SPLIT=splits > 1,
         SINKS=sinks is not None,
         WINDOWED=window > 0,
         SOFTCAP=softcap > 0.0,
+        ONE=max_query == 1,
+        LAST_JOINS=last_joins,
         UPCAST=upcast_dots(q.dtype),
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         num_warps=tile.warps,
         num_stages=tile.stages,
+        **chain.options(),
     )
-    if splits > 1:
+    if splits > 1 and not last_joins:
         _join_kernel[(heads, tokens)](
             partial,
             lse,
+            lengths,
             out if sinks is None else sinks,
             out,
+            window,
             splits,
             D=head_dim,
+            BLOCK_N=tile.block,
+            WINDOWED=window > 0,
+            ONE=max_query == 1,
             BLOCK_S=next_power_of_2(splits),
             BLOCK_D=max(16, next_power_of_2(head_dim)),
             SINKS=sinks is not None,
             num_warps=4 if splits * head_dim >= 2048 else 2,
+            **chain.options(),
         )
     return out

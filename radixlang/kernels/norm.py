@@ -9,6 +9,8 @@ import torch
 import triton
 import triton.language as tl
 
+from radixlang.kernels import chain
+from radixlang.kernels.chain import begin
 from radixlang.kernels.tuning import next_power_of_2
 
 
@@ -30,7 +32,9 @@ def _rms_norm_kernel(
     BLOCK_D: tl.constexpr,
     VECTORS: tl.constexpr,
     ADD: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):
+    begin(CHAINED)
     vector = tl.program_id(0) * VECTORS + tl.arange(0, VECTORS)
     d = tl.arange(0, BLOCK_D)
     there = (vector < count)[:, None] & (d < D)[None, :]
@@ -93,6 +97,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, *, weight_offset
             VECTORS=vectors,
             ADD=False,
             num_warps=warps,
+            **chain.options(),
         )
     return out
 
@@ -124,5 +129,6 @@ def add_rms_norm(
             VECTORS=vectors,
             ADD=True,
             num_warps=warps,
+            **chain.options(),
         )
     return out, total

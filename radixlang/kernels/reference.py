@@ -201,3 +201,31 @@ def apply_bitmask(logits: torch.Tensor, index: torch.Tensor, mask: torch.Tensor)
     bits = (mask[:, :, None] >> torch.arange(32, device=mask.device, dtype=torch.int32)) & 1
     forbidden = bits.flatten(1)[:, : logits.shape[1]] == 0
     logits[index] = logits[index].masked_fill(forbidden, float("-inf"))
+
+
+def skinny_linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *,
+    activation: str | None = None,
+    residual: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Twin of `skinny_linear.skinny_linear`, without the in-place sum."""
+    y = x.float() @ weight.float().T
+    if bias is not None:
+        y = y + bias.float()
+    if activation:
+        gate, up = y.chunk(2, -1)
+        y = (F.silu(gate) if activation == "silu" else F.gelu(gate, approximate="tanh")) * up
+    if residual is not None:
+        y = y + residual.float()
+    return y.to(x.dtype)
+
+
+def rotary_angles(
+    positions: torch.Tensor, inverse: torch.Tensor, factor: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Twin of `rope_write.rotary_angles`."""
+    angles = positions[:, None].float() * inverse
+    return angles.cos() * factor, angles.sin() * factor

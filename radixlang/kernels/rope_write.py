@@ -10,6 +10,8 @@ import torch
 import triton
 import triton.language as tl
 
+from radixlang.kernels import chain
+from radixlang.kernels.chain import begin
 from radixlang.kernels.tuning import next_power_of_2
 
 
@@ -107,7 +109,9 @@ def _rope_write_kernel(
     BLOCK_D: tl.constexpr,
     BLOCK_H: tl.constexpr,
     NORM: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):
+    begin(CHAINED)
     Q_BLOCKS: tl.constexpr = (Q_HEADS + BLOCK_H - 1) // BLOCK_H
     token = tl.program_id(1).to(tl.int64)
     block = tl.program_id(0)
@@ -233,5 +237,47 @@ def rope_write(
         BLOCK_H=block_h,
         NORM=q_weight is not None,
         num_warps=4 if block_h * head_dim >= 512 else 1,
+        **chain.options(),
     )
     return out
+
+
+@triton.jit
+def _angles_kernel(
+    positions_ptr,
+    inverse_ptr,
+    cos_ptr,
+    sin_ptr,
+    factor,
+    HALF: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    CHAINED: tl.constexpr,
+):
+    begin(CHAINED)
+    token = tl.program_id(0).to(tl.int64)
+    r = tl.arange(0, BLOCK_R)
+    position = tl.load(positions_ptr + token).to(tl.float32)
+    angle = position * tl.load(inverse_ptr + r, mask=r < HALF, other=0.0)
+    tl.store(cos_ptr + token * HALF + r, tl.cos(angle) * factor, mask=r < HALF)
+    tl.store(sin_ptr + token * HALF + r, tl.sin(angle) * factor, mask=r < HALF)
+
+
+def rotary_angles(
+    positions: torch.Tensor, inverse: torch.Tensor, factor: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """factor * (cosine, sine) [T, R / 2] float32 of positions [T] times `inverse` [R / 2] float32 (radians)."""
+    tokens, half = positions.shape[0], inverse.shape[0]
+    cos, sin = torch.empty((2, tokens, half), dtype=torch.float32, device=positions.device)
+    if tokens:
+        _angles_kernel[(tokens,)](
+            positions,
+            inverse,
+            cos,
+            sin,
+            float(factor),
+            HALF=half,
+            BLOCK_R=next_power_of_2(half),
+            num_warps=1,
+            **chain.options(),
+        )
+    return cos, sin

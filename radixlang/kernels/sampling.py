@@ -1,6 +1,7 @@
 """Draws the next token from logits without sorting, and the edits of logits before that.
 
-One program samples one row. Top-k and top-p are a threshold on the logits, found by narrowing a bracket of
+A first kernel finds each row's largest logit, several programs to a row; for greedy rows that is the token. Then
+one program samples one row. Top-k and top-p are a threshold on the logits, found by narrowing a bracket of
 values: every pass tries three pivots and then snaps the bracket to logits that occur, so it ends at the exact
 threshold; of the logits equal to it, those of lower token ids are kept, as many as the limits allow. The draw
 walks the kept mass, in token order, up to a uniform number that depends on (seed, tokens drawn before) alone, so
@@ -13,8 +14,16 @@ import torch
 import triton
 import triton.language as tl
 
-SAMPLE_BLOCK = 2048
+from radixlang.kernels import chain
+from radixlang.kernels.chain import begin
+
+SAMPLE_BLOCK = 4096
+SAMPLE_WARPS = 16
 EDIT_BLOCK = 1024
+SUMMARY_BLOCK = 2048
+#: programs that look for the largest logit, over all rows
+SUMMARY_PROGRAMS = 512
+MAX_PARTS = 64
 
 
 @triton.jit
@@ -23,21 +32,6 @@ def _logits(base, start, vocab, BLOCK: tl.constexpr):
     i = start + tl.arange(0, BLOCK)
     x = tl.load(base + i, mask=i < vocab, other=float("-inf")).to(tl.float32)
     return i, tl.minimum(tl.where(x == x, x, float("-inf")), 3.0e38)
-
-
-@triton.jit
-def _largest(base, vocab, BLOCK: tl.constexpr):
-    """(largest logit, its first index, smallest logit above -inf); (-inf, 0, +inf) if no logit is above."""
-    most = tl.full([BLOCK], float("-inf"), tl.float32)
-    least = tl.full([BLOCK], float("inf"), tl.float32)
-    index = tl.arange(0, BLOCK)
-    for start in range(0, vocab, BLOCK):
-        i, x = _logits(base, start, vocab, BLOCK)
-        index = tl.where(x > most, i, index)
-        most = tl.maximum(most, x)
-        least = tl.minimum(least, tl.where(x == float("-inf"), float("inf"), x))
-    top = tl.max(most, 0)
-    return top, tl.min(tl.where(most == top, index, vocab), 0), tl.min(least, 0)
 
 
 @triton.jit
@@ -123,9 +117,54 @@ def _threshold(base, vocab, low, top, inverse, need, BY_MASS: tl.constexpr, BLOC
     return low
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["part"])
+def _summary_kernel(
+    logits_ptr,
+    top_ptr,
+    first_ptr,
+    low_ptr,
+    bad_ptr,
+    stride,
+    vocab,
+    part,
+    BLOCK: tl.constexpr,
+    CHAINED: tl.constexpr,
+):
+    """Of each part of each row: largest logit, its first index, smallest above -inf, whether NaN or +inf occur."""
+    begin(CHAINED)
+    row = tl.program_id(0)
+    base = logits_ptr + row.to(tl.int64) * stride
+    lane = tl.arange(0, BLOCK)
+    most = tl.full([BLOCK], float("-inf"), tl.float32)
+    least = tl.full([BLOCK], float("inf"), tl.float32)
+    index = lane
+    bad = tl.zeros([BLOCK], tl.int32)
+    begin_at = tl.program_id(1) * part
+    end = tl.minimum(begin_at + part, vocab)
+    for start in range(begin_at, end, BLOCK):
+        i = start + lane
+        x = tl.load(base + i, mask=i < end, other=float("-inf")).to(tl.float32)
+        bad = tl.where((x != x) | (x == float("inf")), 1, bad)
+        x = tl.minimum(tl.where(x == x, x, float("-inf")), 3.0e38)
+        index = tl.where(x > most, i, index)
+        most = tl.maximum(most, x)
+        least = tl.minimum(least, tl.where(x == float("-inf"), float("inf"), x))
+    top = tl.max(most, 0)
+    place = row * tl.num_programs(1) + tl.program_id(1)
+    tl.store(top_ptr + place, top)
+    tl.store(first_ptr + place, tl.min(tl.where(most == top, index, vocab), 0))
+    tl.store(low_ptr + place, tl.min(least, 0))
+    tl.store(bad_ptr + place, tl.max(bad, 0))
+
+
+@triton.jit(do_not_specialize=["parts", "home_stride"])
 def _sample_kernel(
     logits_ptr,
+    top_ptr,
+    first_ptr,
+    low_ptr,
+    bad_ptr,
+    rows_ptr,
     temperature_ptr,
     top_k_ptr,
     top_p_ptr,
@@ -133,21 +172,63 @@ def _sample_kernel(
     seed_ptr,
     drawn_ptr,
     out_ptr,
+    next_ptr,
+    home_ptr,
     stride,
     vocab,
+    parts,
+    home_stride,
     BLOCK: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+    INDEXED: tl.constexpr,
+    GREEDY: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):
+    begin(CHAINED)
     row = tl.program_id(0)
     base = logits_ptr + row.to(tl.int64) * stride
-    top, first, low = _largest(base, vocab, BLOCK)
-    temperature = tl.load(temperature_ptr + row)
-    if (temperature < 1e-6) | (top == float("-inf")):
-        tl.store(out_ptr + row, first.to(tl.int64))
-        return
+    p = tl.arange(0, BLOCK_P)
+    place = row * parts + p
+    tops = tl.load(top_ptr + place, mask=p < parts, other=float("-inf"))
+    top = tl.max(tops, 0)
+    firsts = tl.load(first_ptr + place, mask=p < parts, other=vocab)
+    first = tl.min(tl.where(tops == top, firsts, vocab), 0)
+    low = tl.min(tl.load(low_ptr + place, mask=p < parts, other=float("inf")), 0)
+    if top == float("-inf"):
+        first = 0
+    token = first
+    at = row
+    if INDEXED:
+        at = tl.load(rows_ptr + row)
+    if not GREEDY:
+        temperature = tl.load(temperature_ptr + at)
+        if (temperature >= 1e-6) & (top > float("-inf")):
+            token = _draw(
+                base,
+                vocab,
+                top,
+                first,
+                low,
+                temperature,
+                tl.load(top_k_ptr + at),
+                tl.load(top_p_ptr + at),
+                tl.load(min_p_ptr + at),
+                _uniform(tl.load(seed_ptr + at), tl.load(drawn_ptr + row)),
+                BLOCK,
+            )
+    tl.store(out_ptr + row, token.to(tl.int64))
+    if INDEXED:
+        bad = tl.max(tl.load(bad_ptr + place, mask=p < parts, other=0), 0)
+        bad = tl.where(top == float("-inf"), 1, bad)
+        tl.store(next_ptr + at, token.to(tl.int64))
+        tl.store(home_ptr + row, token.to(tl.int32))
+        tl.store(home_ptr + home_stride + row, bad)
+
+
+@triton.jit
+def _draw(base, vocab, top, first, low, temperature, top_k, top_p, min_p, uniform, BLOCK: tl.constexpr):
+    """The token of a row whose best logit `top` is first at `first`, and whose smallest above -inf is `low`."""
     inverse = 1.0 / temperature
-    top_k = tl.load(top_k_ptr + row)
-    top_p = tl.load(top_p_ptr + row)
-    min_p = tl.load(min_p_ptr + row)
     by_rank = (top_k > 0) & (top_k < vocab)
     by_mass = top_p < 1.0
     most = top_k.to(tl.float32)
@@ -175,7 +256,7 @@ def _sample_kernel(
             quota = tl.maximum(quota, 1.0)
         mass = above + quota * weight_low
 
-    target = _uniform(tl.load(seed_ptr + row), tl.load(drawn_ptr + row)) * mass
+    target = uniform * mass
     passed = 0.0
     passed_equal = 0.0
     found = vocab
@@ -198,7 +279,31 @@ def _sample_kernel(
         last = tl.where(tl.max(weight, 0) > 0.0, tl.max(tl.where(kept, i, 0), 0), last)
         passed += here
         start += BLOCK
-    tl.store(out_ptr + row, tl.where(found < vocab, found, last).to(tl.int64))
+    return tl.where(found < vocab, found, last)
+
+
+def _summary(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, int]:
+    """Launch `_summary_kernel`; → its four results [B, parts] and the number of parts."""
+    rows, vocab = logits.shape
+    wanted = min(max(1, SUMMARY_PROGRAMS // rows), MAX_PARTS, triton.cdiv(vocab, SUMMARY_BLOCK))
+    part = triton.cdiv(triton.cdiv(vocab, wanted), SUMMARY_BLOCK) * SUMMARY_BLOCK
+    parts = triton.cdiv(vocab, part)
+    top, low = torch.empty((2, rows, parts), dtype=torch.float32, device=logits.device)
+    first, bad = torch.empty((2, rows, parts), dtype=torch.int32, device=logits.device)
+    _summary_kernel[(rows, parts)](
+        logits,
+        top,
+        first,
+        low,
+        bad,
+        logits.stride(0),
+        vocab,
+        part,
+        BLOCK=SUMMARY_BLOCK,
+        num_warps=8,
+        **chain.options(),
+    )
+    return top, first, low, bad, parts
 
 
 def sample(
@@ -209,6 +314,10 @@ def sample(
     min_p: torch.Tensor,
     seeds: torch.Tensor,
     drawn: torch.Tensor,
+    *,
+    rows: torch.Tensor | None = None,
+    next_token: torch.Tensor | None = None,
+    home: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """One token a row from logits [B, V] (any float, dense rows) → [B] int64.
 
@@ -217,12 +326,22 @@ def sample(
     are off. A token is kept if its rank < top_k, the probability of better tokens < top_p, and its own
     probability ≥ min_p of the best one's; equal logits rank by token id. A row without any logit above -inf
     gives token 0.
+
+    With `rows` [B] int32 the five parameters are columns of a table, read at these rows; the token is also
+    written to next_token[rows] (int64), to home[0, :B], and to home[1, :B] whether the row's logits are unusable
+    (home int32 [2, ≥ B]: none above -inf, or a NaN or +inf among them).
     """
-    rows, vocab = logits.shape
-    out = torch.empty(rows, dtype=torch.int64, device=logits.device)
-    if rows:
-        _sample_kernel[(rows,)](
+    count, vocab = logits.shape
+    out = torch.empty(count, dtype=torch.int64, device=logits.device)
+    if count:
+        top, first, low, bad, parts = _summary(logits)
+        _sample_kernel[(count,)](
             logits,
+            top,
+            first,
+            low,
+            bad,
+            out if rows is None else rows,
             temperature,
             top_k,
             top_p,
@@ -230,27 +349,46 @@ def sample(
             seeds,
             drawn,
             out,
+            out if next_token is None else next_token,
+            out if home is None else home,
             logits.stride(0),
             vocab,
+            parts,
+            0 if home is None else home.stride(0),
             BLOCK=SAMPLE_BLOCK,
-            num_warps=8,
+            BLOCK_P=MAX_PARTS,
+            INDEXED=rows is not None,
+            GREEDY=False,
+            num_warps=SAMPLE_WARPS,
+            **chain.options(),
         )
     return out
 
 
-@triton.jit
-def _argmax_kernel(logits_ptr, out_ptr, stride, vocab, BLOCK: tl.constexpr):
-    row = tl.program_id(0)
-    _top, first, _low = _largest(logits_ptr + row.to(tl.int64) * stride, vocab, BLOCK)
-    tl.store(out_ptr + row, first.to(tl.int64))
-
-
 def argmax(logits: torch.Tensor) -> torch.Tensor:
     """First index of the largest logit of each row of [B, V] → [B] int64; NaN never wins."""
-    rows, vocab = logits.shape
-    out = torch.empty(rows, dtype=torch.int64, device=logits.device)
-    if rows:
-        _argmax_kernel[(rows,)](logits, out, logits.stride(0), vocab, BLOCK=SAMPLE_BLOCK, num_warps=8)
+    count, vocab = logits.shape
+    out = torch.empty(count, dtype=torch.int64, device=logits.device)
+    if count:
+        top, first, low, bad, parts = _summary(logits)
+        _sample_kernel[(count,)](
+            logits,
+            top,
+            first,
+            low,
+            bad,
+            *[out] * 10,
+            logits.stride(0),
+            vocab,
+            parts,
+            0,
+            BLOCK=SAMPLE_BLOCK,
+            BLOCK_P=MAX_PARTS,
+            INDEXED=False,
+            GREEDY=True,
+            num_warps=1,
+            **chain.options(),
+        )
     return out
 
 

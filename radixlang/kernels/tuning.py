@@ -54,6 +54,17 @@ class ExtendTile:
     stages: int
 
 
+@dataclass(frozen=True)
+class SkinnyTile:
+    """`splits` programs share the inner dimension of `block_n` outputs, in steps of `block_k`."""
+
+    block_n: int
+    block_k: int
+    splits: int
+    warps: int
+    stages: int
+
+
 def interpreted() -> bool:
     """True when Triton kernels run in its CPU interpreter."""
     return os.environ.get("TRITON_INTERPRET", "0") == "1"
@@ -91,9 +102,12 @@ def measured(name: str) -> dict[str, Any]:
 
 
 def _entry(chip: Chip, kernel: str, default: dict[str, int], **at: int) -> dict[str, int]:
-    """The first entry of the table whose every `max_x` is at least `at[x]`."""
+    """The first entry of the table whose every `max_x` is at least `at[x]`, and `min_x` at most."""
     for entry in chip.table.get(kernel, []):
-        if all(value <= entry.get(f"max_{name}", value) for name, value in at.items()):
+        if all(
+            entry.get(f"min_{name}", value) <= value <= entry.get(f"max_{name}", value)
+            for name, value in at.items()
+        ):
             return entry
     return default
 
@@ -118,7 +132,8 @@ def decode_tile(
     """
     entry = _entry(chip, "decode", {"block": 64, "warps": 4, "stages": 2}, batch=batch)
     block, stages = _fit(entry["block"], entry["stages"], head_dim, element_size, chip.shared_bytes)
-    wanted = max(1, PROGRAMS_PER_UNIT * chip.units // max(1, batch * kv_heads))
+    programs = entry.get("programs", PROGRAMS_PER_UNIT * chip.units)
+    wanted = max(1, programs // max(1, batch * kv_heads))
     tiles = max(1, -(-max_length // block))
     splits = min(1 << (wanted.bit_length() - 1), next_power_of_2(tiles), MAX_SPLITS)
     warps = max(entry["warps"], 4) if queries > 16 else entry["warps"]
@@ -137,3 +152,23 @@ def extend_tile(chip: Chip, *, head_dim: int, element_size: int) -> ExtendTile:
     query_bytes = block_m * next_power_of_2(head_dim) * element_size
     block_n, stages = _fit(wanted_n, entry["stages"], head_dim, element_size, chip.shared_bytes - query_bytes)
     return ExtendTile(block_m, block_n, entry["warps"], stages)
+
+
+def skinny_tile(chip: Chip, *, tokens: int, outer: int, inner: int, gated: bool) -> SkinnyTile | None:
+    """Settings of a product of few tokens with a weight of `outer` (of each half, if gated) × `inner`.
+
+    None where the library's product is as fast: on chips that were not measured, and beyond the table.
+    """
+    if "skinny" not in chip.table:
+        return None
+    entry = _entry(chip, "skinny", {}, tokens=tokens, outer=outer, inner=inner, gated=int(gated))
+    if not entry.get("block_n"):
+        return None
+    block_n, block_k = entry["block_n"], entry["block_k"]
+    # Splits fill the chip; each has as many whole steps of the inner dimension.
+    blocks = -(-outer // block_n)
+    steps = max(1, inner // block_k)
+    splits = 1
+    while 2 * splits * blocks <= entry["programs"] and steps % (2 * splits) == 0 and splits < 16:
+        splits *= 2
+    return SkinnyTile(block_n, block_k, splits, entry["warps"], entry["stages"])

@@ -9,7 +9,7 @@ import torch
 from radixlang.kernels.cpu import fused
 from radixlang.layers.attention import Attention
 from radixlang.layers.cpu_replay import Replays
-from radixlang.layers.ops import TorchOps, cos_sin
+from radixlang.layers.ops import Steps, TorchOps, cos_sin
 
 if TYPE_CHECKING:
     from radixlang.forward import ForwardBatch
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Rotation = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-class CpuOps:
+class CpuOps(Steps):
     """`Ops` (see `layers.ops`); a layer that does not rotate runs in plain torch."""
 
     def __init__(self) -> None:

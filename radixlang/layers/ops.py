@@ -17,12 +17,17 @@ from radixlang.registry import Registry
 if TYPE_CHECKING:
     from radixlang.forward import ForwardBatch
     from radixlang.layers.attention import Attention
+    from radixlang.quant import Linear
 
     LayersBody = Callable[[torch.Tensor, list[Any], ForwardBatch], torch.Tensor]
 
 
 class Ops(Protocol):
-    """Norm weights are float32; x has the computing dtype, and so have all results."""
+    """Norm weights are float32; x has the computing dtype, and so have all results.
+
+    Around the stream of a decoder: `x`, where a method takes or gives it beside `stream`, is a part's output that
+    is still to be added to the stream, None when nothing is.
+    """
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """x [T, H] → x / rms(x) * weight, computed in float32."""
@@ -68,8 +73,84 @@ class Ops(Protocol):
         of tokens, whatever is in the tensors."""
         ...
 
+    def norm_linear(
+        self, x: torch.Tensor | None, stream: torch.Tensor, weight: torch.Tensor, eps: float, linear: Linear
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(linear of the norm of s, s) with s = stream + x."""
+        ...
 
-class TorchOps:
+    def norm_gated(
+        self,
+        x: torch.Tensor | None,
+        stream: torch.Tensor,
+        weight: torch.Tensor,
+        eps: float,
+        linear: Linear,
+        activation: str,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(gated activation of the linear of the norm of s, s) with s = stream + x."""
+        ...
+
+    def linear_add(
+        self, x: torch.Tensor, stream: torch.Tensor, linear: Linear
+    ) -> tuple[torch.Tensor | None, torch.Tensor]:
+        """(still to be added, stream): the linear of x is one or in the other."""
+        ...
+
+    def norm(
+        self, x: torch.Tensor | None, stream: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(norm of s, s) with s = stream + x."""
+        ...
+
+    def linear(self, x: torch.Tensor, linear: Linear) -> torch.Tensor:
+        """The linear of x, by whatever multiplies fastest."""
+        ...
+
+
+class Steps:
+    """The compound methods of `Ops` out of the single ones."""
+
+    def run_layers(
+        self, body: LayersBody, stream: torch.Tensor, rotations: list[Any], batch: ForwardBatch
+    ) -> torch.Tensor:
+        return body(stream, rotations, batch)
+
+    def linear(self, x: torch.Tensor, linear: Linear) -> torch.Tensor:
+        return linear(x)
+
+    def norm(
+        self: Any, x: torch.Tensor | None, stream: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if x is None:
+            return self.rms_norm(stream, weight, eps), stream
+        return self.add_rms_norm(x, stream, weight, eps)
+
+    def norm_linear(
+        self: Any, x: torch.Tensor | None, stream: torch.Tensor, weight: torch.Tensor, eps: float, linear: Linear
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        normed, stream = self.norm(x, stream, weight, eps)
+        return self.linear(normed, linear), stream
+
+    def norm_gated(
+        self: Any,
+        x: torch.Tensor | None,
+        stream: torch.Tensor,
+        weight: torch.Tensor,
+        eps: float,
+        linear: Linear,
+        activation: str,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        normed, stream = self.norm(x, stream, weight, eps)
+        return self.gated(linear(normed), activation), stream
+
+    def linear_add(
+        self: Any, x: torch.Tensor, stream: torch.Tensor, linear: Linear
+    ) -> tuple[torch.Tensor | None, torch.Tensor]:
+        return linear(x), stream
+
+
+class TorchOps(Steps):
     """Plain torch."""
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -117,11 +198,6 @@ class TorchOps:
     def gated(self, gate_up: torch.Tensor, activation: str) -> torch.Tensor:
         gate, up = gate_up.chunk(2, -1)
         return activate(gate, activation).mul_(up)
-
-    def run_layers(
-        self, body: LayersBody, stream: torch.Tensor, rotations: list[Any], batch: ForwardBatch
-    ) -> torch.Tensor:
-        return body(stream, rotations, batch)
 
 
 def cos_sin(positions: torch.Tensor, inverse: torch.Tensor, factor: float) -> tuple[torch.Tensor, torch.Tensor]:

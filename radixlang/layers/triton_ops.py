@@ -1,4 +1,8 @@
-"""The layer operations by the package's Triton kernels; also under Triton's interpreter."""
+"""The layer operations by the package's Triton kernels; also under Triton's interpreter.
+
+Products of few tokens take the activation or sum that follows into the kernel. Larger ones go to torch, and the
+sum into the stream into the library's product.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,23 @@ import torch
 
 from radixlang.kernels.activation import gelu_tanh_mul, silu_mul
 from radixlang.kernels.norm import add_rms_norm, rms_norm
-from radixlang.kernels.rope_write import rope_write
+from radixlang.kernels.rope_write import rope_write, rotary_angles
+from radixlang.kernels.skinny_linear import MAX_TOKENS, skinny_linear
+from radixlang.kernels.tuning import SkinnyTile, chip, skinny_tile
 from radixlang.layers.attention import Attention
-from radixlang.layers.ops import TorchOps, cos_sin
+from radixlang.layers.ops import Steps, TorchOps
+from radixlang.quant import Linear
+from radixlang.quant.unquantized import DenseLinear
 
 Rotation = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-class TritonOps:
+class TritonOps(Steps):
     """`Ops` (see `layers.ops`); the few cases without a kernel run in plain torch."""
 
     def __init__(self) -> None:
         self._torch = TorchOps()
+        self._tiles: dict[tuple[int, int, int, bool], SkinnyTile | None] = {}
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         return rms_norm(x, weight, eps)
@@ -30,7 +39,7 @@ class TritonOps:
     def rotation(self, positions: torch.Tensor, inverse: torch.Tensor, factor: float) -> Rotation:
         """Cosines and sines [T, dim / 2] of this step's tokens, and each token's place in them."""
         places = torch.arange(positions.shape[0], device=positions.device)
-        return *cos_sin(positions, inverse, factor), places
+        return *rotary_angles(positions, inverse, factor), places
 
     def rotate_and_store(
         self,
@@ -65,3 +74,49 @@ class TritonOps:
         if activation == "gelu":
             return self._torch.gated(gate_up, activation)
         return silu_mul(gate_up) if activation == "silu" else gelu_tanh_mul(gate_up)
+
+    def norm_gated(
+        self,
+        x: torch.Tensor | None,
+        stream: torch.Tensor,
+        weight: torch.Tensor,
+        eps: float,
+        linear: Linear,
+        activation: str,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        tile = None if activation == "gelu" else self._tile(stream, linear, True)
+        normed, stream = self.norm(x, stream, weight, eps)
+        if tile is None:
+            return self.gated(linear(normed), activation), stream
+        assert isinstance(linear, DenseLinear)
+        return skinny_linear(normed, linear.weight, linear.bias, activation=activation, tile=tile), stream
+
+    def linear_add(
+        self, x: torch.Tensor, stream: torch.Tensor, linear: Linear
+    ) -> tuple[torch.Tensor | None, torch.Tensor]:
+        tile = self._tile(x, linear, False)
+        if tile is not None:
+            assert isinstance(linear, DenseLinear)
+            return None, skinny_linear(x, linear.weight, linear.bias, residual=stream, tile=tile)
+        if isinstance(linear, DenseLinear) and linear.bias is None and x.dtype != torch.float32:
+            return None, stream.addmm_(x, linear.weight.t())
+        return linear(x), stream
+
+    def linear(self, x: torch.Tensor, linear: Linear) -> torch.Tensor:
+        tile = self._tile(x, linear, False)
+        if tile is None:
+            return linear(x)
+        assert isinstance(linear, DenseLinear)
+        return skinny_linear(x, linear.weight, linear.bias, tile=tile)
+
+    def _tile(self, x: torch.Tensor, linear: Linear, gated: bool) -> SkinnyTile | None:
+        """How `skinny_linear` shall run; None where torch's product is to be used."""
+        if not 0 < x.shape[0] <= MAX_TOKENS or x.dtype == torch.float32 or not isinstance(linear, DenseLinear):
+            return None
+        outer, inner = linear.weight.shape
+        key = (x.shape[0], outer, inner, gated)
+        if key not in self._tiles:
+            self._tiles[key] = skinny_tile(
+                chip(x.device), tokens=x.shape[0], outer=outer // 2 if gated else outer, inner=inner, gated=gated
+            )
+        return self._tiles[key]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from radixlang.config import ModelConfig
     from radixlang.models.family import Family
     from radixlang.models.files import Checkpoint
+    from radixlang.parallel import TensorParallel
 
 FAMILIES: Registry[Family] = Registry(
     "architecture",
@@ -52,6 +53,10 @@ class Model(Protocol):
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """hidden [S, hidden] → [S, vocab] float32, soft-capped. An encoder has none: EngineError."""
+        ...
+
+    def scores(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The same numbers in whatever float type they were computed in; for kernels that take any."""
         ...
 
 
@@ -146,8 +151,12 @@ def load_model(
     device: str,
     dtype: torch.dtype,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    parallel: TensorParallel | None = None,
 ) -> Model:
     """Load the weights of `model` on `device`, computing in `dtype`.
+
+    With the other ranks of `parallel` (None: alone) only this rank's part is read; the model's `spec` is then the
+    part's (see `models.shards`).
 
     `progress(done, total)` is called with numbers of weights as they are read. On the CPU with
     `model.dtype` "auto" the weights stay as they are stored and the arithmetic is float32.
@@ -156,5 +165,6 @@ def load_model(
         WeightError: a tensor or file is missing, unexpected, misshapen or damaged; before any work is done.
     """
     from radixlang.models.loader import load
+    from radixlang.parallel import Solo
 
-    return load(spec, model, device, dtype, progress)
+    return load(spec, model, device, dtype, progress, parallel or Solo())

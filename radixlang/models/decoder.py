@@ -47,8 +47,6 @@ class Decoder:
         self.layers = [self._layer(weights, i) for i in range(spec.num_layers)]
         self.norm = weights.norm("model.norm", spec.norm_offset)
         self.head = self.embedding.head() if spec.tie_embeddings else weights.linear("", ["lm_head"])
-        # The norm that follows layer i is the next layer's first one.
-        self.next_norms = [layer.before_attention for layer in self.layers[1:]] + [self.norm]
         self.ropes: list[tuple[RopeSpec, torch.Tensor, float]] = []
         for layer in self.layers:
             if layer.rope is not None and all(layer.rope != known for known, _, _ in self.ropes):
@@ -119,26 +117,32 @@ class Decoder:
         """The residual stream [T, hidden] → [T or S, hidden] after the final norm."""
         context, ops, eps = current(), self.ops, self.spec.norm_eps
         backend, plan = context.attention, context.plan
-        x = ops.rms_norm(stream, self.layers[0].before_attention, eps)
-        for layer, rope, next_norm, (k_cache, v_cache) in zip(
-            self.layers, self.rope_of, self.next_norms, context.kv, strict=True
-        ):
-            q = ops.rotate_and_store(layer.qkv(x), layer.attention, rotations[rope], k_cache, v_cache, batch.slots)
-            x = backend.forward(layer.attention, q, k_cache, v_cache, batch, plan)
+        x: torch.Tensor | None = None
+        for layer, rope, (k_cache, v_cache) in zip(self.layers, self.rope_of, context.kv, strict=True):
+            qkv, stream = ops.norm_linear(x, stream, layer.before_attention, eps, layer.qkv)
+            q = ops.rotate_and_store(qkv, layer.attention, rotations[rope], k_cache, v_cache, batch.slots)
+            out = backend.forward(layer.attention, q, k_cache, v_cache, batch, plan)
             if batch.wanted is not None and layer is self.layers[-1]:
-                x, stream = x[batch.wanted], stream[batch.wanted]
-            x = layer.output(x.flatten(1))
-            if layer.after_attention is not None:
-                x = ops.rms_norm(x, layer.after_attention, eps)
-            x, stream = ops.add_rms_norm(x, stream, layer.before_mlp, eps)
-            x = layer.down(ops.gated(layer.gate_up(x), self.spec.activation))
-            if layer.after_mlp is not None:
-                x = ops.rms_norm(x, layer.after_mlp, eps)
-            x, stream = ops.add_rms_norm(x, stream, next_norm, eps)
-        return x
+                out, stream = out[batch.wanted], stream[batch.wanted]
+            x, stream = self._add(out.flatten(1), stream, layer.output, layer.after_attention)
+            out, stream = ops.norm_gated(x, stream, layer.before_mlp, eps, layer.gate_up, self.spec.activation)
+            x, stream = self._add(out, stream, layer.down, layer.after_mlp)
+        return ops.norm(x, stream, self.norm, eps)[0]
+
+    def _add(
+        self, x: torch.Tensor, stream: torch.Tensor, linear: Linear, norm: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, torch.Tensor]:
+        """End a part of a layer: its last linear, in the sandwich families normed, goes to the stream."""
+        if norm is None:
+            return self.ops.linear_add(x, stream, linear)
+        return self.ops.rms_norm(linear(x), norm, self.spec.norm_eps), stream
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[S, hidden] → [S, vocab] float32, soft-capped."""
-        out = self.head(hidden).float()
+        return self.scores(hidden).float()
+
+    def scores(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The logits in the computing dtype, which is all their precision."""
+        out = self.ops.linear(hidden, self.head)
         cap = self.spec.final_softcap
-        return out.div_(cap).tanh_().mul_(cap) if cap else out
+        return (out.float().div_(cap).tanh_().mul_(cap)) if cap else out

@@ -74,6 +74,8 @@ class Encoder:
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         raise EngineError(f"{self.spec.architecture} is an encoder and gives embeddings only, no next token.")
 
+    scores = logits
+
     def _norm(self, x: torch.Tensor, affine: Affine) -> torch.Tensor:
         return F.layer_norm(x, (self.spec.hidden_size,), *affine, self.spec.norm_eps)
 

@@ -7,7 +7,7 @@ other); here they are put back. A row of blocks moves as a whole, so this needs 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from radixlang.errors import WeightError
-from radixlang.gguf_file import GGUFTensor, dequantize, read_gguf
+from radixlang.gguf_file import GGUFTensor, block_size, dequantize, read_gguf
 from radixlang.models.spec import ModelSpec
 from radixlang.quant import BlockRows, StoredWeight
 
@@ -64,8 +64,8 @@ class GgufWeight:
         elif kind == "BF16":
             values = torch.from_numpy(self._rows().view("<i2").reshape(self.shape).copy()).view(torch.bfloat16)
         else:
-            whole = dequantize(self.tensor)
-            values = torch.from_numpy(whole if self.order is None else whole[self.order])
+            rows = replace(self.tensor, shape=self.shape, data=self._rows().reshape(-1))
+            values = torch.from_numpy(dequantize(rows))
         return values
 
     def blocks(self) -> BlockRows | None:
@@ -73,10 +73,44 @@ class GgufWeight:
             return None
         return BlockRows(self.tensor.type, self.shape, self._rows())
 
+    def part(self, dim: int, start: int, stop: int) -> StoredWeight:
+        rows = self.tensor.data.reshape(self.tensor.shape[0], -1)
+        if dim == 0:
+            shape = (stop - start, *self.shape[1:])
+            if self.order is not None:
+                return replace(self, shape=shape, order=self.order[start:stop])
+            tensor = replace(self.tensor, shape=shape, data=rows[start:stop].reshape(-1))
+            return replace(self, shape=shape, tensor=tensor)
+        block, size = block_size(self.tensor)
+        if start % block or stop % block:
+            return _Columns(self, start, stop)
+        data = np.ascontiguousarray(rows[:, start // block * size : stop // block * size]).reshape(-1)
+        shape = (self.shape[0], stop - start)
+        return replace(self, shape=shape, tensor=replace(self.tensor, shape=shape, data=data))
+
     def _rows(self) -> np.ndarray:
         """uint8 [rows, bytes of a row], in the wanted order."""
-        rows = self.tensor.data.reshape(self.shape[0], -1)
+        rows = self.tensor.data.reshape(self.tensor.shape[0], -1)
         return rows if self.order is None else rows[self.order]
+
+
+class _Columns:
+    """Columns of a matrix that begin or end within a block: only their values can be had, not the blocks."""
+
+    def __init__(self, whole: GgufWeight, start: int, stop: int) -> None:
+        self.name = whole.name
+        self.shape = (whole.shape[0], stop - start)
+        self._whole = whole
+        self._start, self._stop = start, stop
+
+    def dense(self) -> torch.Tensor:
+        return self._whole.dense()[:, self._start : self._stop].contiguous()
+
+    def blocks(self) -> BlockRows | None:
+        return None
+
+    def part(self, dim: int, start: int, stop: int) -> StoredWeight:
+        raise NotImplementedError("a part is not parted again")
 
 
 class GgufSource:

@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from radixlang.kernels.cpu import available as cpu_kernels
-from radixlang.layers.ops import OPS
+from radixlang.layers.ops import OPS, Ops
+from radixlang.layers.sharded import GatheredHead, ReducedLinear, ShardedEmbedding
 from radixlang.models import Model, family_of
 from radixlang.models.files import read_checkpoint
 from radixlang.models.layout import Layout
+from radixlang.models.shards import Shards
 from radixlang.models.weights import DummySource, SafetensorsSource, WeightSource, verify
+from radixlang.parallel import TensorParallel
 from radixlang.quant import METHODS, Embedding, Linear, QuantMethod, StoredWeight
 
 if TYPE_CHECKING:
@@ -97,8 +100,59 @@ class Weights:
         self._progress(self._done, self._total)
 
 
-def load(spec: ModelSpec, model: ModelConfig, device: str, dtype: torch.dtype, progress: Progress) -> Model:
+class ShardedWeights(Weights):
+    """Hands out this rank's part of every matrix, in a wrapper where the ranks' results belong together."""
+
+    def __init__(self, *of_all: Any, shards: Shards, parallel: TensorParallel, ops: Ops) -> None:
+        super().__init__(*of_all)
+        self._shards = shards
+        self._parallel = parallel
+        self._ops = ops
+
+    def linear(self, prefix: str, names: Sequence[str], bias: bool = False) -> Linear:
+        shards, first = self._shards, names[0]
+        weights = [self._take(f"{prefix}{name}.weight") for name in names]
+        biases = [self._take(f"{prefix}{name}.bias") for name in names] if bias else []
+        whole = [*weights, *biases]
+        if first in shards.columns:
+            weights = [weight.part(1, *shards.columns[first]) for weight in weights]
+            biases = biases if shards.rank == 0 else []
+        else:
+            weights, biases = (
+                [part for name, stored in zip(names, kind, strict=False) for part in self._rows(name, stored)]
+                for kind in (weights, biases)
+            )
+        result = self._method.linear(weights, biases)
+        self._count(result.nbytes, whole)
+        if first in shards.columns:
+            return ReducedLinear(result, self._ops, self._parallel)
+        if first == "lm_head":
+            vocab = shards.spec.vocab_size
+            return GatheredHead(result, self._ops, self._parallel, shards.vocab_rows, vocab)
+        return result
+
+    def embedding(self, name: str) -> Embedding:
+        shards, stored = self._shards, self._take(f"{name}.weight")
+        (part,) = self._rows("embed_tokens", stored)
+        result = self._method.embedding(part)
+        self._count(result.nbytes, [stored])
+        vocab = shards.spec.vocab_size
+        return ShardedEmbedding(result, self._ops, self._parallel, shards.vocab, shards.vocab_rows, vocab)
+
+    def _rows(self, name: str, stored: StoredWeight) -> list[StoredWeight]:
+        return [stored.part(0, *bounds) for bounds in self._shards.rows[name]]
+
+
+def load(
+    spec: ModelSpec,
+    model: ModelConfig,
+    device: str,
+    dtype: torch.dtype,
+    progress: Progress,
+    parallel: TensorParallel,
+) -> Model:
     """See `radixlang.models.load_model`."""
+    shards = Shards(spec, parallel.rank, parallel.size)
     family = family_of(spec.architecture)
     layout: Layout = _resolve(family.layout)(spec)
     source: WeightSource
@@ -116,8 +170,14 @@ def load(spec: ModelSpec, model: ModelConfig, device: str, dtype: torch.dtype, p
     if source.skipped:
         log.info("%s: %d tensors of other parts are left out.", source.what, source.skipped)
     method = METHODS.get(choose_method(model, device, dtype))(device, dtype)
-    weights = Weights(source, layout, method, device, dtype, progress)
-    result = _resolve(family.runner)(spec, weights, OPS.get(choose_ops(device, dtype))())
+    ops = OPS.get(choose_ops(device, dtype))()
+    of_all = (source, layout, method, device, dtype, progress)
+    weights = (
+        Weights(*of_all)
+        if parallel.size == 1
+        else ShardedWeights(*of_all, shards=shards, parallel=parallel, ops=ops)
+    )
+    result = _resolve(family.runner)(shards.spec, weights, ops)
     weights.finish()
     return result
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -71,23 +71,37 @@ def verify(source: WeightSource, layout: Layout, spec: ModelSpec) -> None:
 # ---- safetensors --------------------------------------------------------------------------------------------
 
 
+Cut = tuple[slice, ...]
+
+
+def cut_out(shape: tuple[int, ...], dim: int, start: int, stop: int) -> tuple[tuple[int, ...], Cut]:
+    """Shape and index of the numbers start … stop - 1 along `dim`."""
+    return (*shape[:dim], stop - start, *shape[dim + 1 :]), (*[slice(None)] * dim, slice(start, stop))
+
+
 @dataclass(frozen=True)
 class SafeTensor:
-    """One tensor of a safetensors file."""
+    """One tensor of a safetensors file, or the part `cut` of one."""
 
     name: str
     shape: tuple[int, ...]
     file: Any
     path: Path
+    cut: Cut = ()
 
     def dense(self) -> torch.Tensor:
         try:
-            return self.file.get_tensor(self.name)
+            return self.file.get_slice(self.name)[self.cut] if self.cut else self.file.get_tensor(self.name)
         except Exception as error:
             raise WeightError(f"The tensor {self.name} of {self.path} cannot be read: {error}.") from error
 
     def blocks(self) -> BlockRows | None:
         return None
+
+    def part(self, dim: int, start: int, stop: int) -> SafeTensor:
+        assert not self.cut
+        shape, cut = cut_out(self.shape, dim, start, stop)
+        return replace(self, shape=shape, cut=cut)
 
 
 class SafetensorsSource:
@@ -179,24 +193,32 @@ def _shards(folder: Path) -> dict[Path, set[str]]:
 
 @dataclass(frozen=True)
 class DummyTensor:
-    """Random values that depend on nothing but the name and the shape."""
+    """Random values that depend on nothing but the name and the shape (of the whole, where this is a `cut`)."""
 
     name: str
     shape: tuple[int, ...]
     device: str
     dtype: torch.dtype
     norm: float
+    whole: tuple[int, ...]
+    cut: Cut = ()
 
     def dense(self) -> torch.Tensor:
         if "norm" in self.name.lower().rpartition(".")[0].rpartition(".")[2]:
             value = self.norm if self.name.endswith(".weight") else 0.0
             return torch.full(self.shape, value, dtype=self.dtype, device=self.device)
         generator = torch.Generator(self.device).manual_seed(zlib.crc32(self.name.encode()))
-        values = torch.randn(self.shape, dtype=self.dtype, device=self.device, generator=generator)
-        return values.mul_(0.02 if len(self.shape) == 1 or "embed" in self.name else self.shape[-1] ** -0.5)
+        values = torch.randn(self.whole, dtype=self.dtype, device=self.device, generator=generator)
+        values.mul_(0.02 if len(self.whole) == 1 or "embed" in self.name else self.whole[-1] ** -0.5)
+        return values[self.cut] if self.cut else values
 
     def blocks(self) -> BlockRows | None:
         return None
+
+    def part(self, dim: int, start: int, stop: int) -> DummyTensor:
+        assert not self.cut
+        shape, cut = cut_out(self.shape, dim, start, stop)
+        return replace(self, shape=shape, cut=cut)
 
 
 class DummySource:
@@ -207,5 +229,6 @@ class DummySource:
         self.skipped = 0
         dtype = getattr(torch, spec.checkpoint_dtype)
         self.tensors: dict[str, StoredWeight] = {
-            name: DummyTensor(name, shape, device, dtype, 1.0 - spec.norm_offset) for name, shape in layout.items()
+            name: DummyTensor(name, shape, device, dtype, 1.0 - spec.norm_offset, shape)
+            for name, shape in layout.items()
         }

@@ -66,6 +66,29 @@ class Platform(Protocol):
         ...
 
 
+def place_rank(device: str, num_threads: int | None, rank: int, ranks: int) -> tuple[str, int | None]:
+    """`--device` and `--threads` as rank `rank` of `ranks` takes them: a device of its own, counted from the named
+    one, or on a CPU its share of the cores.
+
+    Raises:
+        ConfigError: there are fewer devices than ranks.
+    """
+    if ranks == 1:
+        return device, num_threads
+    found = torch.accelerator.current_accelerator(check_available=True)
+    kind, _, index = device.partition(":")
+    if kind == "auto":
+        kind = "cpu" if found is None else found.type
+    if found is None or kind != found.type:  # the CPU, or a device that `find_platform` will refuse
+        return device, num_threads or max(1, torch.get_num_threads() // ranks)
+    first = int(index or 0)
+    devices = torch.accelerator.device_count()
+    if first + ranks > devices:
+        have = f"there are {devices}" if first == 0 else f"there are {devices - first} from {device} on"
+        raise ConfigError(f"--tp-size {ranks} needs {ranks} {kind} devices, but {have}; lower --tp-size.")
+    return f"{kind}:{first + rank}", num_threads
+
+
 def find_platform(device: str = "auto", num_threads: int | None = None) -> Platform:
     """The platform of a `--device` value: "auto" takes the accelerator torch finds, else the CPU.
 

@@ -44,6 +44,10 @@ class StoredWeight(Protocol):
         """The stored blocks, if that is how it is stored."""
         ...
 
+    def part(self, dim: int, start: int, stop: int) -> StoredWeight:
+        """Rows (`dim` 0) or columns (1) start … stop - 1 as a weight of their own; the rest is not read."""
+        ...
+
 
 class Linear(Protocol):
     """y = x Wᵀ + b. `nbytes` is the memory it owns."""

@@ -8,6 +8,7 @@ minimum-length penalties, repetition penalty, grammar mask, logit bias. Must not
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ import torch
 
 from radixlang.plan import Ints, RowSetup
 from radixlang.platforms import Platform
+from radixlang.sampling.columns import RowColumns
 from radixlang.sampling.noise import uniforms
 from radixlang.sampling.penalties import TokenCounts
 from radixlang.sampling_params import SEED_MASK, RowSampling
@@ -73,11 +75,19 @@ class Group:
 
 
 class SamplingBatch:
-    """State of all table rows. `vocab` is the width of the logits."""
+    """State of all table rows. `vocab` is the width of the logits.
+
+    `columns` holds the parameters where draws are made by the Triton kernel: on GPUs.
+    """
 
     def __init__(self, rows: int, vocab: int, platform: Platform) -> None:
         self.vocab = vocab
+        self.columns: RowColumns | None = None
+        if platform.device.type in ("cuda", "xpu") and find_spec("triton") is not None:
+            self.columns = RowColumns(rows, platform)
         self._platform = platform
+        self._plain = np.ones(rows, np.bool_)
+        self._fresh: dict[int, None] = {}
         self._sampling = [RowSampling()] * rows
         self._generated = np.zeros(rows, np.int64)
         self._counts = TokenCounts(vocab, platform)
@@ -89,10 +99,38 @@ class SamplingBatch:
         self._sampling[row] = setup.sampling
         self._generated[row] = setup.generated
         self._group = None
+        sampling = setup.sampling
+        held = sampling.min_new_tokens > 0 and len(sampling.end_ids) > 0
+        self._plain[row] = not (sampling.penalised or sampling.logit_bias or held)
+        if self.columns is not None:
+            self._fresh[row] = None
         if setup.sampling.penalised:
             self._counts.start(row, setup.prompt, setup.output)
         else:
             self._counts.release(row)
+
+    def plain(self, rows: Ints) -> bool:
+        """No row's logits are changed before its draw (by other things than a mask)."""
+        return bool(self._plain[rows].all())
+
+    def settle(self) -> None:
+        """Write the columns of rows that were set up since the last call."""
+        if self._fresh and self.columns is not None:
+            rows = list(self._fresh)
+            self.columns.write(rows, [self._sampling[row] for row in rows])
+            self._fresh.clear()
+
+    def upload(self, array: np.ndarray) -> torch.Tensor:
+        """To the device."""
+        return self._platform.upload(array)
+
+    def drawn_before(self, rows: Ints) -> npt.NDArray[np.int64]:
+        """Tokens each row has drawn."""
+        return self._generated[rows]
+
+    def advance_plain(self, rows: Ints) -> None:
+        """Count a drawn token for rows without penalties."""
+        self._generated[rows] += 1
 
     def group(self, rows: Ints) -> Group:
         """The group of these rows, in this order."""

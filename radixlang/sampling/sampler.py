@@ -10,12 +10,16 @@ the whole distribution (neither sees the other's cut).
 Each condition holds for a prefix of the ranking, so a row needs its best few tokens only: as many as are
 kept, and one more to know that a tie is complete. We take some, and more where these were too few; how many
 were taken changes nothing about the result.
+
+On GPUs a Triton kernel draws by the same rule from the same noise, except that limited rows, too, are laid out in
+token order.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -37,15 +41,79 @@ class Drawn:
     """[S] bool: the logits have no finite maximum, the token means nothing"""
     logits: torch.Tensor
     """[S, vocab] float32: what the draw was made from, divided by the temperature (1 for greedy rows)"""
+    packed: torch.Tensor | None = None
+    """int32 [2, S]: tokens and bad once more, where one copy home is cheaper than two"""
 
 
 def sample(
-    state: SamplingBatch, logits: torch.Tensor, rows: Ints, bits: torch.Tensor | None, masked: Ints
+    state: SamplingBatch,
+    logits: torch.Tensor,
+    rows: Ints,
+    bits: torch.Tensor | None,
+    masked: Ints,
+    next_token: torch.Tensor | None = None,
+    scaled: bool = True,
 ) -> Drawn:
     """Draw a token for each row and count it. `logits` float32 [S, vocab] is changed in place.
 
     `bits` int32 [G, words] are grammar masks (bit set = allowed) of the S-indexes `masked`, None for none.
+    The tokens are also entered into `next_token` int64, one for each row of the table. With `scaled` off nobody
+    reads `Drawn.logits`, and they need not be divided.
     """
+    if state.columns is not None:
+        return _sample_by_kernel(state, logits, rows, bits, masked, next_token, scaled)
+    drawn = _sample(state, logits, rows, bits, masked)
+    if next_token is not None:
+        next_token[state.upload(rows.astype(np.int64))] = drawn.tokens
+    return drawn
+
+
+def _sample_by_kernel(
+    state: SamplingBatch,
+    logits: torch.Tensor,
+    rows: Ints,
+    bits: torch.Tensor | None,
+    masked: Ints,
+    next_token: torch.Tensor | None,
+    scaled: bool,
+) -> Drawn:
+    from radixlang.kernels.sampling import sample as draw
+
+    state.settle()
+    columns, count = state.columns, len(rows)
+    assert columns is not None
+    plain = state.plain(rows)
+    if not plain or bits is not None:
+        state.adjust(logits, state.group(rows), bits, masked)
+    numbers = state.upload(np.stack([rows, state.drawn_before(rows)]).astype(np.int32))
+    home = torch.empty((2, count), dtype=torch.int32, device=logits.device)
+    if next_token is None:
+        next_token = torch.empty(len(columns.seeds), dtype=torch.int64, device=logits.device)
+    tokens = draw(
+        logits,
+        columns.temperature,
+        columns.top_k,
+        columns.top_p,
+        columns.min_p,
+        columns.seeds,
+        numbers[1],
+        rows=numbers[0],
+        next_token=next_token,
+        home=home,
+    )
+    if scaled:
+        temperature = columns.temperature[numbers[0].long()][:, None]
+        logits.div_(torch.where(temperature > 0, temperature, 1.0))
+    if plain:
+        state.advance_plain(rows)
+    else:
+        state.advance(state.group(rows), tokens)
+    return Drawn(tokens, home[1] != 0, logits, home)
+
+
+def _sample(
+    state: SamplingBatch, logits: torch.Tensor, rows: Ints, bits: torch.Tensor | None, masked: Ints
+) -> Drawn:
     group = state.group(rows)
     state.adjust(logits, group, bits, masked)
     if group.temperature is None:

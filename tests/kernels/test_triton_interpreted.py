@@ -26,6 +26,7 @@ TESTS = Path(__file__).resolve().parents[1]
         "kernels/test_triton_attention.py",
         "kernels/test_triton_layers.py",
         "kernels/test_triton_sampling.py",
+        "kernels/test_triton_skinny.py",
         "attention/test_triton_backend.py",
     ],
 )

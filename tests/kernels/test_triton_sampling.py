@@ -138,6 +138,26 @@ def test_a_draw_depends_on_seed_and_position_only() -> None:
     assert len(set(high_word.tolist())) > 20
 
 
+def test_parameters_of_rows_and_where_tokens_go() -> None:
+    """Columns of a table of 9 rows, three of which draw: greedy, top-k 1 by limit, and one with a NaN."""
+    logits = logits_of(3, 5000)
+    logits[2, 4000] = float("nan")
+    rows = torch.tensor([4, 8, 2], dtype=torch.int32, device=DEVICE)
+    temperature = torch.tensor([0.0, 0, 1, 0, 0, 0, 0, 0, 1], device=DEVICE)
+    top_k = torch.tensor([0, 0, 1, 0, 0, 0, 0, 0, 1], dtype=torch.int32, device=DEVICE)
+    one, zero = torch.ones(9, device=DEVICE), torch.zeros(9, device=DEVICE)
+    long = torch.zeros(9, dtype=torch.int64, device=DEVICE)
+    next_token = torch.full((9,), -1, dtype=torch.int64, device=DEVICE)
+    home = torch.full((2, 4), -1, dtype=torch.int32, device=DEVICE)
+    tokens = sampling.sample(
+        logits.to(DEVICE), temperature, top_k, one, zero, long, long, rows=rows, next_token=next_token, home=home
+    )
+    best = reference.argmax(logits).tolist()
+    assert tokens.tolist() == best
+    assert next_token.tolist() == [-1, -1, best[2], -1, best[0], -1, -1, -1, best[1]]
+    assert home.tolist() == [[*best, -1], [0, 0, 1, -1]]
+
+
 def test_noise_is_that_of_the_host_sampler() -> None:
     seeds = [0, 1, 2**40 + 7, 2**63 - 1]
     for seed in seeds:

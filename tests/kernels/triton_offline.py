@@ -16,9 +16,11 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from radixlang.kernels import activation, norm, page_copy, rope_write, sampling, tuning
+from radixlang.kernels import activation, chain, norm, page_copy, rope_write, sampling, tuning
 from radixlang.kernels.decode_attention import decode_attention
+from radixlang.kernels.decode_inputs import decode_inputs
 from radixlang.kernels.extend_attention import extend_attention
+from radixlang.kernels.skinny_linear import skinny_linear
 
 BF16 = torch.bfloat16
 
@@ -86,6 +88,8 @@ def main(backend: str, architecture: str, settings: str) -> None:
     chip = tuning.Chip(100, int(table.get("shared_bytes", tuning.SAFE_SHARED_BYTES)), table)
     arch: int | str = int(architecture) if backend == "cuda" else architecture
     driver.set_active(StandInDriver(GPUTarget(backend, arch, 32 if backend == "cuda" else 64)))
+    if backend == "cuda" and int(architecture) >= 90:
+        chain.options = lambda: {"CHAINED": True, "launch_pdl": True}
     compile_instead_of_launching()
     attention(chip, 1, 32, 8, 128, 16)
     attention(chip, 8, 14, 2, 80, 128, window=100, softcap=3.0, sinks=torch.zeros(14))
@@ -103,8 +107,19 @@ def main(backend: str, architecture: str, settings: str) -> None:
     rope_write.rope_write(
         q, k, v, angles, angles, ids, ids, cache, cache, q_weight=weight[:80], k_weight=weight[:80]
     )
+    rope_write.rotary_angles(ids, angles[0], 1.0)
+    decode_inputs(integers(28), ids, integers(3, 5), *[ids[:2]] * 3, *[integers(2)] * 3)
+    tile = tuning.SkinnyTile(64, 128, 2, 4, 4)
+    skinny_linear(x, torch.zeros((8192, 4096), dtype=BF16), activation="silu", tile=tile)
+    wide = torch.zeros((40, 100), dtype=BF16)
+    stream = torch.zeros((40, 96), dtype=BF16)
+    skinny_linear(wide, torch.zeros((96, 100), dtype=BF16), weight[:96], residual=stream, tile=tile)
     logits, column, ids = torch.zeros((2, 70000)), torch.zeros(2), integers(2).long()
     sampling.sample(logits, column, integers(2), column, column, ids, ids)
+    sampling.sample(
+        logits, column, integers(2), column, column, ids, ids,
+        rows=integers(2), next_token=ids, home=integers(2, 2),
+    )  # fmt: skip
     sampling.argmax(logits)
     sampling.apply_penalties(logits, ids, logits, logits > 0, ids, column, column, column)
     sampling.apply_bitmask(logits, ids, integers(2, 2188))

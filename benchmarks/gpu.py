@@ -1,0 +1,431 @@
+"""What the engine does on one GPU, beside other engines' figures on the same card and the physical floor.
+
+    python benchmarks/gpu.py [--models llama qwen] [--sections start latency throughput …] [--out FILE]
+
+Random weights in bfloat16 of the Llama-3.1-8B and Qwen3-0.6B shapes, random prompts, temperature 0, end tokens
+ignored. Peers (vLLM 0.26.0, SGLang 0.5.16) were measured on one H200 with their offline APIs; the floor is bytes
+at 4.20 TB/s and operations at 786 TFLOP/s of that card. One markdown table is printed.
+
+Sections: start (time to ready), latency (batch 1), step (decode steps by batch), throughput, prefill, ttft,
+admission (cached prompts), host (host work a step at 256 rows), executor (bare decode steps, no scheduler);
+and profile (only when named): kernels and their times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import itertools
+import json
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from radixlang.channel import LocalChannel
+from radixlang.config import Config
+from radixlang.engine.build import build_engine
+from radixlang.llm import Engine
+from radixlang.messages import Generate, pack_ids
+from radixlang.plan import FROM_TABLE, RowSetup, StepPlan
+from radixlang.sampling_params import RowSampling, SamplingParams
+
+MODELS: dict[str, dict[str, Any]] = {
+    "llama": {
+        "name": "Llama-3.1-8B",
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "vocab_size": 128256,
+        "max_position_embeddings": 131072,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 500000.0,
+        "tie_word_embeddings": False,
+    },
+    "qwen": {
+        "name": "Qwen3-0.6B",
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "hidden_size": 1024,
+        "intermediate_size": 3072,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "vocab_size": 151936,
+        "max_position_embeddings": 40960,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 1000000.0,
+        "tie_word_embeddings": True,
+    },
+}
+STEPS = (8, 32, 64, 128, 256)
+FLOOR_PEERS: dict[str, dict[str, tuple[float, float, float]]] = {
+    "llama": {
+        "batch 1, ms a token": (3.58, 4.845, 4.692),
+        "step at batch 8, ms": (3.85, 5.20, 5.16),
+        "step at batch 32, ms": (4.66, 6.29, 6.18),
+        "step at batch 64, ms": (5.75, 7.59, 7.58),
+        "step at batch 128, ms": (7.92, 10.55, 10.61),
+        "step at batch 256, ms": (13.6, 17.98, 17.35),
+        "256 × 1,024 / 256, tok/s": (7860, 6172, 6191),
+        "prefill 16 × 8,192, tok/s": (48800, 38101, 38565),
+        "first token, 1 × 1,024, ms": (18.5, 30.3, 29.4),
+        "256 cached prompts, 1 token, s": (0, 0.50, 0.16),
+        "start to ready, s": (0, 63, 59),
+    },
+    "qwen": {
+        "batch 1, ms a token": (0.29, 2.36, 1.68),
+        "step at batch 8, ms": (0.52, 2.47, 1.80),
+        "step at batch 32, ms": (1.24, 2.41, 2.63),
+        "step at batch 64, ms": (2.19, 3.5, 3.78),
+        "step at batch 128, ms": (4.09, 6.3, 6.13),
+        "step at batch 256, ms": (7.99, 10.4, 10.44),
+        "256 × 1,024 / 256, tok/s": (26400, 19897, 19141),
+        "prefill 16 × 8,192, tok/s": (432000, 264440, 273386),
+        "first token, 1 × 1,024, ms": (1.3, 18.2, 14.0),
+    },
+}
+SECTIONS = ("start", "latency", "step", "throughput", "prefill", "ttft", "admission", "host", "executor")
+
+Rows = dict[str, str | float]
+
+
+def folder_of(model: str, where: Path) -> str:
+    """A model folder with a config and nothing else."""
+    folder = where / model
+    folder.mkdir(exist_ok=True)
+    config = {key: value for key, value in MODELS[model].items() if key != "name"}
+    (folder / "config.json").write_text(json.dumps(config | {"torch_dtype": "bfloat16", "hidden_act": "silu"}))
+    return str(folder)
+
+
+def options_of(model: str, where: Path, **more: Any) -> dict[str, Any]:
+    return {
+        "model_path": folder_of(model, where),
+        "load_format": "dummy",
+        "skip_tokenizer_init": True,
+        "device": "cuda",
+        "context_length": 16384,
+        "max_running_requests": 256,
+        **more,
+    }
+
+
+def prompts(rows: int, length: int, vocabulary: int) -> list[list[int]]:
+    """Random token ids, never the same twice, so that no prefix cache can help."""
+    return [[random.randrange(100, vocabulary - 100) for _ in range(length)] for _ in range(rows)]
+
+
+class Bench:
+    """One engine and the tests that go through its Python API."""
+
+    def __init__(self, model: str, where: Path, **more: Any) -> None:
+        self.vocabulary = MODELS[model]["vocab_size"]
+        begin = time.perf_counter()
+        self.engine = Engine(**options_of(model, where, **more))
+        self.ready = time.perf_counter() - begin
+        self.seconds(4, 64, 4)
+
+    def seconds(self, rows: int, length: int, new: int, ids: list[list[int]] | None = None) -> float:
+        ids = ids or prompts(rows, length, self.vocabulary)
+        sampling = {"temperature": 0, "max_new_tokens": new, "ignore_eos": True}
+        begin = time.perf_counter()
+        answers = self.engine.generate(input_ids=ids, sampling_params=sampling)
+        took = time.perf_counter() - begin
+        assert all(len(answer["output_ids"]) == new for answer in answers)
+        return took
+
+    def latency(self) -> Rows:
+        self.seconds(1, 128, 32)
+        times = [self.seconds(1, 128, 257) - self.seconds(1, 128, 1) for _ in range(3)]
+        return {"batch 1, ms a token": statistics.median(times) / 256 * 1e3}
+
+    def step(self) -> Rows:
+        """The difference of two runs over the same cached prompts, 16 and 144 tokens long."""
+        out: Rows = {}
+        for rows in STEPS:
+            ids = prompts(rows, 1024, self.vocabulary)
+            self.seconds(rows, 1024, 2, ids)
+            self.seconds(rows, 1024, 2, ids)
+            pairs = [[self.seconds(rows, 1024, new, ids) for new in (16, 144)] for _ in range(2)]
+            out[f"step at batch {rows}, ms"] = min(long - short for short, long in pairs) / 128 * 1e3
+            self.engine.flush_cache()
+        return out
+
+    def throughput(self) -> Rows:
+        self.seconds(256, 1024, 2)
+        took = self.seconds(256, 1024, 256)
+        self.engine.flush_cache()
+        return {"256 × 1,024 / 256, tok/s": 256 * 256 / took}
+
+    def prefill(self) -> Rows:
+        self.seconds(2, 8192, 1)
+        self.engine.flush_cache()
+        took = self.seconds(16, 8192, 1)
+        self.engine.flush_cache()
+        return {"prefill 16 × 8,192, tok/s": 16 * 8192 / took}
+
+    def ttft(self) -> Rows:
+        times = [self.seconds(1, 1024, 1) for _ in range(8)]
+        return {"first token, 1 × 1,024, ms": statistics.median(times[2:]) * 1e3}
+
+    def admission(self) -> Rows:
+        ids = prompts(256, 1024, self.vocabulary)
+        self.seconds(256, 1024, 1, ids)
+        times = [self.seconds(256, 1024, 1, ids) for _ in range(3)]
+        self.engine.flush_cache()
+        return {"256 cached prompts, 1 token, s": statistics.median(times)}
+
+
+def host(model: str, where: Path, **more: Any) -> Rows:
+    """Host work of a turn of the engine's loop at 256 running rows: the turn without the wait for the device."""
+    to_engine, back = LocalChannel(), LocalChannel()
+    config = Config.from_flat(**options_of(model, where, **more)).resolve()
+    loop = build_engine(config, to_engine, back, lambda *_: None)
+    wait = 0.0
+    inner = loop.executor.result
+
+    def result(ticket: Any) -> Any:
+        nonlocal wait
+        begin = time.perf_counter()
+        if ticket.forward._event is not None:
+            ticket.forward._event.synchronize()
+        wait = time.perf_counter() - begin
+        return inner(ticket)
+
+    loop.executor.result = result  # type: ignore[method-assign]
+    for i, ids in enumerate(prompts(256, 64, MODELS[model]["vocab_size"])):
+        sampling = SamplingParams(temperature=0.0, max_new_tokens=700, ignore_eos=True)
+        to_engine.send(Generate(str(i), pack_ids(ids), sampling))
+    for _ in range(100):
+        loop.turn()
+        back.receive(0)
+    works, waits = [], []
+    for _ in range(400):
+        begin = time.perf_counter()
+        loop.turn()
+        works.append((time.perf_counter() - begin - wait) * 1e3)
+        waits.append(wait * 1e3)
+        back.receive(0)
+    while not loop.scheduler.idle:
+        loop.turn()
+        back.receive(0)
+    loop.executor.close()
+    starved = sum(w < 0.005 for w in waits) / len(waits)
+    works.sort()
+    return {
+        "host work a step at 256 rows, ms: median": statistics.median(works),
+        "… p99": works[int(len(works) * 0.99)],
+        "… steps whose result was there before it was asked for": starved,
+    }
+
+
+class Bare:
+    """An executor without a scheduler: rows of random KV that decode, and prompts."""
+
+    CONTEXT = 1038
+    """mean context of the steps that are measured is then 1,088, as in the table of peers"""
+
+    def __init__(self, model: str, where: Path, **more: Any) -> None:
+        from radixlang.executor.build import build_executor
+
+        options = options_of(model, where, max_total_tokens=320_000, **more)
+        self.device, self.shape = build_executor(Config.from_flat(**options).resolve(), lambda *_: None)
+        for k, v in self.device.pool.layers:
+            k.normal_()
+            v.normal_()
+        self.per_row = -(-(self.CONTEXT + 100) // self.shape.page_size)
+
+    def plan(self, rows: int, starts: int, counts: int, new: bool) -> StepPlan:
+        """`new`: give the rows their pages and parameters; otherwise each takes its token from the table."""
+        ids = np.arange(1, rows + 1, dtype=np.int32)
+        empty = np.zeros(0, np.int32)
+        per_row = self.per_row
+        pages = [(row, i, 1 + (row - 1) * per_row + i) for row in range(1, rows + 1) for i in range(per_row)]
+        tokens = np.full(rows * counts, FROM_TABLE, np.int32)
+        if counts > 1:
+            tokens = np.random.randint(100, 100_000, rows * counts).astype(np.int32)
+        return StepPlan(
+            step=0,
+            rows=ids,
+            starts=np.full(rows, starts, np.int32),
+            counts=np.full(rows, counts, np.int32),
+            token_ids=tokens,
+            samples=np.ones(rows, np.bool_),
+            pools=np.zeros(rows, np.bool_),
+            new_pages=np.array(pages if new else [], np.int32).reshape(-1, 3),
+            setups=tuple(RowSetup(int(row), RowSampling(), empty, empty) for row in ids) if new else (),
+        )
+
+    def run(self, plans: list[StepPlan]) -> tuple[list[float], list[float]]:
+        """Launch one ahead; → (ms from result to result, ms of each launch on the host)."""
+        tickets: list[Any] = []
+        ends, launches = [time.perf_counter()], []
+        for plan in plans:
+            begin = time.perf_counter()
+            tickets.append(self.device.launch(plan))
+            launches.append((time.perf_counter() - begin) * 1e3)
+            if len(tickets) > 1:
+                self.device.result(tickets.pop(0))
+            ends.append(time.perf_counter())
+        self.device.result(tickets.pop())
+        return [(b - a) * 1e3 for a, b in itertools.pairwise(ends)], launches
+
+
+def executor(model: str, where: Path, **more: Any) -> Rows:
+    """Steps of the bare executor at a context of 1,088, and the host's part of a launch."""
+    bare = Bare(model, where, **more)
+    out: Rows = {}
+    for rows in (1, 2, 4, *STEPS):
+        bare.run([bare.plan(rows, bare.CONTEXT, 1, True)])
+        gaps, launches = bare.run([bare.plan(rows, bare.CONTEXT + i, 1, False) for i in range(1, 81)])
+        out[f"bare step at batch {rows}, ms"] = statistics.median(gaps[20:])
+        out[f"… its launch on the host at {rows}, ms"] = statistics.median(launches[20:])
+    out["start, parts"] = str(bare.shape.load_spans)
+    bare.device.close()
+    return out
+
+
+def profile(model: str, where: Path, **more: Any) -> Rows:
+    """Where the device's time goes: kernels of decode steps and of a prompt, printed to stderr."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as record
+
+    bare = Bare(model, where, **more)
+    cases = [(f"decode {rows}", rows, bare.CONTEXT, 1) for rows in (1, 32, 128, 256)]
+    cases += [(f"prompt {rows} × 1,024", rows, 0, 1024) for rows in (1, 8)]
+    for name, rows, starts, counts in cases:
+        bare.run([bare.plan(rows, starts, counts, True)])
+        plans = [bare.plan(rows, starts, counts, False) for _ in range(6)]
+        bare.run(plans[:2])
+        with record(activities=[ProfilerActivity.CUDA]) as recorded:
+            bare.run(plans)
+            torch.cuda.synchronize()
+        print(f"-- {model} {name}", file=sys.stderr)
+        for event in sorted(recorded.key_averages(), key=lambda e: -e.device_time_total)[:16]:
+            each, number = event.device_time_total / event.count, event.count / 6
+            total = each * number / 1e3
+            print(f"{total:8.3f} ms = {number:6.1f} × {each:8.1f} µs  {event.key[:90]}", file=sys.stderr)
+    bare.device.close()
+    return {}
+
+
+def start(model: str, where: Path) -> Rows:
+    """A fresh process until it has answered, twice: the second finds the kernels compiled."""
+    code = (
+        "import json, sys, time; begin = time.perf_counter(); from radixlang.llm import Engine\n"
+        "imported = time.perf_counter()\n"
+        "def main():\n"
+        "    engine = Engine(**json.loads(sys.argv[1]))\n"
+        "    ready = time.perf_counter()\n"
+        "    print(json.dumps([imported - begin, ready - begin, engine.get_server_info()['load_spans']]))\n"
+        "    engine.shutdown()\n"
+        "if __name__ == '__main__': main()\n"
+    )
+    out: Rows = {}
+    for name in ("… the first time here", "start to ready, s"):
+        begin = time.perf_counter()
+        run = subprocess.run(
+            [sys.executable, "-c", code, json.dumps(options_of(model, where))], capture_output=True, text=True
+        )
+        if run.returncode:
+            raise RuntimeError(run.stderr[-3000:])
+        took = time.perf_counter() - begin
+        imported, ready, spans = json.loads(run.stdout.splitlines()[-1])
+        out[name] = ready
+        out[f"{name}: import, parts, whole process"] = f"{imported:.1f} s; {spans}; {took:.1f} s"
+    return out
+
+
+def free() -> None:
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def measure(model: str, sections: list[str], where: Path, more: dict[str, Any]) -> Rows:
+    out: Rows = {}
+    if "start" in sections:
+        out |= start(model, where)
+    through = [s for s in sections if s in ("latency", "step", "throughput", "prefill", "ttft", "admission")]
+    if through:
+        bench = Bench(model, where, **more)
+        for section in through:
+            method: Callable[[], Rows] = getattr(bench, section)
+            begin = time.perf_counter()
+            out |= method()
+            print(f"[{model} {section}: {time.perf_counter() - begin:.1f} s]", file=sys.stderr, flush=True)
+        bench.engine.shutdown()
+        del bench
+        free()
+    for name, function in (("executor", executor), ("host", host), ("profile", profile)):
+        if name in sections:
+            begin = time.perf_counter()
+            out |= function(model, where, **more)
+            print(f"[{model} {name}: {time.perf_counter() - begin:.1f} s]", file=sys.stderr, flush=True)
+            free()
+    return out
+
+
+def shown(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}" if value < 1 else f"{value:.2f}"
+
+
+def table(results: dict[str, Rows]) -> str:
+    lines = ["| model | test | ours | floor | vLLM | SGLang |", "|---|---|---|---|---|---|"]
+    for model, rows in results.items():
+        for test, value in rows.items():
+            others = FLOOR_PEERS[model].get(test, (0, 0, 0))
+            cells = [
+                MODELS[model]["name"],
+                test,
+                shown(value),
+                *(shown(other) if other else "–" for other in others),
+            ]
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--sections", nargs="+", default=list(SECTIONS), choices=[*SECTIONS, "profile"])
+    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="engine options, JSON values")
+    parser.add_argument("--out", type=Path, help="append the table to this file")
+    args = parser.parse_args()
+    more = {name: json.loads(value) for name, _, value in (item.partition("=") for item in args.set)}
+    random.seed(0)
+    results = {}
+    with tempfile.TemporaryDirectory() as where:
+        for model in args.models:
+            results[model] = measure(model, args.sections, Path(where), more)
+            print(table({model: results[model]}), flush=True)
+    import triton
+
+    head = (
+        f"## {time.strftime('%Y-%m-%d')}: {torch.cuda.get_device_name()}, torch {torch.__version__}, "
+        f"Triton {triton.__version__}\n\n`{' '.join(['python', *sys.argv])}`\n\n"
+    )
+    text = head + table(results) + "\n"
+    print(text)
+    if args.out:
+        with args.out.open("a") as file:
+            file.write("\n" + text)
+
+
+if __name__ == "__main__":
+    main()

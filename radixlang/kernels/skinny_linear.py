@@ -1,0 +1,180 @@
+"""Matrix products of few tokens: y = x Wᵀ where reading W is the whole cost.
+
+A program multiplies a block of W's rows with all tokens over one split of the inner dimension; the last program
+of a block to arrive joins the splits in a fixed order, so that results do not depend on timing. What follows the
+product in a decoder can be part of it: bias, gated activation, the sum with the residual stream. The weight block
+is the left operand of the tensor cores, whose short side the tokens then fill. Must not know models.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from radixlang.kernels import chain
+from radixlang.kernels.chain import release, wait
+from radixlang.kernels.tuning import SkinnyTile, upcast_dots
+
+MAX_TOKENS = 128
+_ACTIVATIONS = {None: 0, "silu": 1, "gelu_tanh": 2}
+
+
+@triton.jit(do_not_specialize=["tokens"])
+def _skinny_kernel(
+    x_ptr,
+    w_ptr,
+    bias_ptr,
+    residual_ptr,
+    out_ptr,
+    partial_ptr,
+    arrived_ptr,
+    tokens,
+    outer,
+    inner,
+    x_stride,
+    residual_stride,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    SPLITS: tl.constexpr,
+    EVEN: tl.constexpr,
+    BIAS: tl.constexpr,
+    GATED: tl.constexpr,
+    RESIDUAL: tl.constexpr,
+    UPCAST: tl.constexpr,
+    CHAINED: tl.constexpr,
+):
+    block = tl.program_id(0)
+    split = tl.program_id(1)
+    n = block * BLOCK_N + tl.arange(0, BLOCK_N)
+    m = tl.arange(0, BLOCK_M)
+    there = m < tokens
+    span = tl.cdiv(tl.cdiv(inner, BLOCK_K), SPLITS) * BLOCK_K
+    start = split * span
+    end = tl.minimum(start + span, inner)
+    acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+    up = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+    wait(CHAINED)
+    for tile in range(start, end, BLOCK_K):
+        k = tile + tl.arange(0, BLOCK_K)
+        places = w_ptr + n.to(tl.int64)[:, None] * inner + k[None, :]
+        if EVEN:
+            w = tl.load(places)
+        else:
+            w = tl.load(places, mask=(n < outer)[:, None] & (k < inner)[None, :], other=0.0)
+        if GATED:
+            places += outer.to(tl.int64) * inner
+            if EVEN:
+                w_up = tl.load(places)
+            else:
+                w_up = tl.load(places, mask=(n < outer)[:, None] & (k < inner)[None, :], other=0.0)
+        seen = there[None, :]
+        if not EVEN:
+            seen = seen & (k < inner)[:, None]
+        x = tl.load(x_ptr + m.to(tl.int64)[None, :] * x_stride + k[:, None], mask=seen, other=0.0)
+        if UPCAST:
+            x = x.to(tl.float32)
+            w = w.to(tl.float32)
+        acc = tl.dot(w, x, acc)
+        if GATED:
+            if UPCAST:
+                w_up = w_up.to(tl.float32)
+            up = tl.dot(w_up, x, up)
+    # not before: the next kernel's programs would take bandwidth and shared memory from this one's
+    release(CHAINED)
+
+    if SPLITS > 1:
+        size: tl.constexpr = BLOCK_N * BLOCK_M
+        cell = tl.arange(0, BLOCK_N)[:, None] * BLOCK_M + m[None, :]
+        # [blocks, SPLITS, product | up]
+        stride: tl.constexpr = size * (2 if GATED else 1)
+        mine = partial_ptr + (block * SPLITS + split).to(tl.int64) * stride
+        tl.store(mine + cell, acc)
+        if GATED:
+            tl.store(mine + size + cell, up)
+        tl.debug_barrier()
+        before = tl.atomic_add(arrived_ptr + block, 1, sem="acq_rel")
+        if before != SPLITS - 1:
+            return
+        tl.store(arrived_ptr + block, 0)
+        acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+        up = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+        part = partial_ptr + (block * SPLITS).to(tl.int64) * stride
+        for _s in tl.static_range(SPLITS):
+            acc += tl.load(part + cell, cache_modifier=".cg")
+            if GATED:
+                up += tl.load(part + size + cell, cache_modifier=".cg")
+            part += stride
+
+    if BIAS:
+        acc += tl.load(bias_ptr + n, mask=n < outer, other=0.0).to(tl.float32)[:, None]
+        if GATED:
+            up += tl.load(bias_ptr + outer + n, mask=n < outer, other=0.0).to(tl.float32)[:, None]
+    if GATED:
+        turn = acc
+        if GATED == 2:
+            turn = 1.5957691216057308 * acc * (1.0 + 0.044715 * acc * acc)
+        acc = acc / (1.0 + tl.exp(-turn)) * up
+    stored = there[None, :] & (n < outer)[:, None]
+    if RESIDUAL:
+        place = residual_ptr + m.to(tl.int64)[None, :] * residual_stride + n[:, None]
+        acc += tl.load(place, mask=stored, other=0.0).to(tl.float32)
+    goal = out_ptr + m.to(tl.int64)[None, :] * outer + n[:, None]
+    tl.store(goal, acc.to(out_ptr.dtype.element_ty), mask=stored)
+
+
+def skinny_linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *,
+    activation: str | None = None,
+    residual: torch.Tensor | None = None,
+    tile: SkinnyTile,
+) -> torch.Tensor:
+    """x [T, K] (dense rows) times weight [N, K] (dense), T ≤ 128 → [T, N], float32 sums rounded once.
+
+    activation "silu" or "gelu_tanh": the first half of the outputs is a gate, and act(gate) * second half
+    [T, N / 2] is returned. residual [T, N]: is added, in place, and returned.
+    """
+    tokens, inner = x.shape
+    rows = weight.shape[0]
+    outer = rows // 2 if activation else rows
+    block_m = max(16, 1 << (tokens - 1).bit_length())
+    blocks = triton.cdiv(outer, tile.block_n)
+    out = residual
+    if out is None:
+        out = torch.empty((tokens, outer), dtype=x.dtype, device=x.device)
+    partial: torch.Tensor = out
+    if tile.splits > 1:
+        cells = tile.block_n * block_m * (2 if activation else 1)
+        partial = torch.empty(blocks * tile.splits * cells, dtype=torch.float32, device=x.device)
+    even = inner % (tile.block_k * tile.splits) == 0 and outer % tile.block_n == 0
+    _skinny_kernel[(blocks, tile.splits)](
+        x,
+        weight,
+        x if bias is None else bias,
+        out,
+        out,
+        partial,
+        chain.arrivals(x.device),
+        tokens,
+        outer,
+        inner,
+        x.stride(0),
+        out.stride(0),
+        BLOCK_M=block_m,
+        BLOCK_N=tile.block_n,
+        BLOCK_K=tile.block_k,
+        SPLITS=tile.splits,
+        EVEN=even,
+        BIAS=bias is not None,
+        GATED=_ACTIVATIONS[activation],
+        RESIDUAL=residual is not None,
+        UPCAST=upcast_dots(x.dtype),
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+        **chain.options(),
+    )
+    return out

@@ -1,0 +1,114 @@
+"""The product of few tokens and what a decode graph begins with, against their torch twins."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("run by tests/kernels/test_triton_interpreted.py", allow_module_level=True)
+pytest.importorskip("triton", reason="Triton is not installed, so its kernels cannot run here")
+
+from radixlang.kernels import reference, tuning  # noqa: E402
+from radixlang.kernels.decode_inputs import decode_inputs  # noqa: E402
+from radixlang.kernels.rope_write import rotary_angles  # noqa: E402
+from radixlang.kernels.skinny_linear import skinny_linear  # noqa: E402
+
+DTYPES = [torch.float16, torch.bfloat16]
+
+
+def randn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE, dtype)
+
+
+def close(got: torch.Tensor, want: torch.Tensor) -> None:
+    """Within the rounding of inputs and result, as a share of the whole."""
+    assert got.dtype == want.dtype
+    assert got.shape == want.shape
+    error = (got.float() - want.float()).norm() / want.float().norm()
+    # the interpreter cuts bfloat16 off instead of rounding it
+    bound = 1.5e-3 if got.dtype == torch.float16 else 8e-3 if DEVICE == "cuda" else 2e-2
+    assert float(error) < bound
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("splits", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("tokens", "outer", "inner"), [(1, 128, 256), (5, 96, 256), (17, 64, 100), (33, 130, 512)]
+)
+def test_plain(tokens: int, outer: int, inner: int, splits: int, dtype: torch.dtype) -> None:
+    x, weight = randn(tokens, inner, dtype=dtype), randn(outer, inner, dtype=dtype, seed=1)
+    tile = tuning.SkinnyTile(64, 64, splits, 4, 3)
+    for _ in range(2):  # the arrival counters must be left as they were
+        close(skinny_linear(x, weight, tile=tile), reference.skinny_linear(x, weight))
+
+
+@pytest.mark.parametrize("splits", [1, 4])
+@pytest.mark.parametrize("activation", [None, "silu", "gelu_tanh"])
+@pytest.mark.parametrize(("tokens", "outer", "inner"), [(1, 128, 256), (7, 70, 200)])
+def test_with_all_that_may_follow(
+    tokens: int, outer: int, inner: int, activation: str | None, splits: int
+) -> None:
+    dtype = torch.bfloat16
+    rows = 2 * outer if activation else outer
+    x, weight = randn(tokens, inner, dtype=dtype), randn(rows, inner, dtype=dtype, seed=1)
+    bias = randn(rows, dtype=dtype, seed=2) * 9
+    residual = randn(tokens, outer, dtype=dtype, seed=4) * 20
+    options = {"activation": activation}
+    want = reference.skinny_linear(x, weight, bias, residual=residual, **options)  # type: ignore[arg-type]
+    stream = residual.clone()
+    tile = tuning.SkinnyTile(64, 64, splits, 4, 3)
+    got = skinny_linear(x, weight, bias, residual=stream, tile=tile, **options)  # type: ignore[arg-type]
+    close(got, want)
+    assert got is stream, "the sum is made in place"
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="needs the size of a real layer")
+@pytest.mark.parametrize("tokens", [1, 16, 32, 64, 128])
+def test_a_real_layer(tokens: int) -> None:
+    """With the chip's own settings, many times over, so that a race would show."""
+    dtype = torch.bfloat16
+    x, residual = randn(tokens, 4096, dtype=dtype), randn(tokens, 4096, dtype=dtype, seed=4)
+    chip = tuning.chip("cuda")
+    for outer, activation in ((6144, None), (4096, None), (14336, "silu")):
+        rows = 2 * outer if activation else outer
+        weight = randn(rows, 4096, dtype=dtype, seed=1) / 64
+        tile = tuning.skinny_tile(chip, tokens=tokens, outer=outer, inner=4096, gated=activation is not None)
+        tile = tile or tuning.SkinnyTile(64, 64, 4, 4, 3)
+        more = {"residual": residual} if outer == 4096 else {}
+        want = reference.skinny_linear(x, weight, activation=activation, **more)
+        for turn in range(20):
+            stream = {"residual": residual.clone()} if more else {}
+            got = skinny_linear(x, weight, activation=activation, tile=tile, **stream)
+            if turn == 0:
+                close(got, want)
+                first = got.clone()
+            assert torch.equal(got, first), "splits are summed in a fixed order"
+
+
+def test_rotary_angles() -> None:
+    positions = torch.tensor([0, 1, 77, 4097, 131071], device=DEVICE)
+    inverse = (1.0 / 500000.0 ** (torch.arange(20) / 20)).to(DEVICE)
+    got, want = rotary_angles(positions, inverse, 1.5), reference.rotary_angles(positions, inverse, 1.5)
+    for ours, theirs in zip(got, want, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+
+
+def test_decode_inputs() -> None:
+    table = torch.zeros((6, 4), dtype=torch.int32, device=DEVICE)
+    tokens = torch.tensor([7, 10, 20, 30, 40, 50], device=DEVICE)
+    size = 3  # two rows and one of padding, one new page
+    packed = [[5, 2, 0], [17, 3, 0], [99, 98, 0], [4, 0, 0], [5, 2, 44], [0, 0, 0], [0, 0, 0]]
+    flat = torch.tensor(packed, dtype=torch.int32, device=DEVICE).flatten()
+    longs = [torch.full((size,), -9, device=DEVICE) for _ in range(3)]
+    ints = [torch.full((size,), -9, dtype=torch.int32, device=DEVICE) for _ in range(3)]
+    decode_inputs(flat, tokens, table, *longs, *ints)
+    assert longs[0].tolist() == [50, 20, 7]
+    assert longs[1].tolist() == [17, 3, 0]
+    assert longs[2].tolist() == [99, 98, 0]
+    assert [column.tolist() for column in ints] == [[5, 2, 0], [18, 4, 0], [4, 0, 0]]
+    assert table[5].tolist() == [0, 0, 44, 0]
+    assert int(table.sum()) == 44
