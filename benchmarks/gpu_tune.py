@@ -151,9 +151,7 @@ def measure(name: str, tokens: int) -> str:
     )
 
 
-def run_one(
-    x: torch.Tensor, weight: torch.Tensor, gated: bool, tile: SkinnyTile
-) -> torch.Tensor:
+def run_one(x: torch.Tensor, weight: torch.Tensor, gated: bool, tile: SkinnyTile) -> torch.Tensor:
     return skinny_linear(x, weight, activation="silu" if gated else None, tile=tile)
 
 

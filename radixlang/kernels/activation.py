@@ -13,9 +13,7 @@ BLOCK = 1024
 
 
 @triton.jit
-def _gated_kernel(
-    x_ptr, out_ptr, x_stride, width, BLOCK: tl.constexpr, GELU: tl.constexpr, CHAINED: tl.constexpr
-):
+def _gated_kernel(x_ptr, out_ptr, x_stride, width, BLOCK: tl.constexpr, GELU: tl.constexpr, CHAINED: tl.constexpr):
     begin(CHAINED)
     token = tl.program_id(1).to(tl.int64)
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

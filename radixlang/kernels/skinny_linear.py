@@ -164,7 +164,7 @@ def skinny_linear(
         inner,
         x.stride(0),
         out.stride(0),
-            BLOCK_M=block_m,
+        BLOCK_M=block_m,
         BLOCK_N=tile.block_n,
         BLOCK_K=tile.block_k,
         SPLITS=tile.splits,
