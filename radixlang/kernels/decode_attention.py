@@ -55,7 +55,7 @@ def _joined(
     return tl.sum(part * weight[:, None], 0) / tl.where(total > 0.0, total, 1.0)
 
 
-@triton.jit(do_not_specialize=["window", "num_splits", "table_stride"])
+@triton.jit(do_not_specialize=["window", "num_splits", "table_stride", "rows_ptr", "starts_ptr", "lengths_ptr"])
 def _decode_kernel(
     q_ptr,
     k_ptr,
@@ -192,7 +192,7 @@ def _decode_kernel(
         tl.store(out_ptr + place, result.to(out_ptr.dtype.element_ty), mask=there)
 
 
-@triton.jit(do_not_specialize=["window", "num_splits"])
+@triton.jit(do_not_specialize=["window", "num_splits", "lengths_ptr"])
 def _join_kernel(
     partial_ptr,
     lse_ptr,
