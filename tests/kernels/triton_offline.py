@@ -87,8 +87,8 @@ def attention(
 def variants() -> None:
     """Run the kernels of a step on index vectors that begin at any address; each shall be compiled once.
 
-    Such vectors are views of one packed copy. A kernel that cared for their alignment would be compiled again while
-    serving.
+    Such vectors are views of one packed copy; a kernel that cared for their alignment would be compiled again
+    while serving.
     """
     driver.set_active(StandInDriver(GPUTarget("cuda", 90, 32)))
     compile_instead_of_launching()
