@@ -43,6 +43,7 @@ def logging_reaches_pytest() -> Iterator[None]:
     yield
     logger = logging.getLogger("radixlang")
     logger.propagate = True
+    logger.setLevel(logging.NOTSET)
     logger.handlers.clear()
 
 

@@ -49,8 +49,9 @@ UNAVAILABLE: dict[str, tuple[str, ...]] = {
         *("--ep", "--ep-", "--moe-", "--enable-ep-moe", "--enable-deepep-moe", "--deepep-mode", "--enable-eplb"),
         *("--eplb-", "--init-expert-location", "--elastic-ep-backend", "--disable-shared-experts-fusion", "--kt-"),
     ),
-    "CUDA graphs": (
-        *("--cuda-graph-", "--disable-cuda-graph", "--disable-cuda-graph-padding"),
+    "this choice of CUDA graphs": (
+        *("--cuda-graph-config", "--cuda-graph-backend-", "--cuda-graph-bs", "--disable-cuda-graph-padding"),
+        *("--cuda-graph-max-bs-decode", "--cuda-graph-max-bs-prefill"),
         *("--disable-decode-cuda-graph", "--disable-prefill-cuda-graph", "--enable-piecewise-cuda-graph"),
     ),
     "choice of kernels": (

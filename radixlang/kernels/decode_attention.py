@@ -16,6 +16,9 @@ from radixlang.kernels.attention_tile import add_sink, score_factors, sweep
 from radixlang.kernels.chain import begin, release, wait
 from radixlang.kernels.tuning import MAX_DECODE_ROWS, DecodeTile, next_power_of_2, upcast_dots
 
+FEW_SPLITS = 2
+"""more than these are joined by a kernel of their own"""
+
 
 @triton.jit
 def _share(length, count, window, num_splits, BLOCK_N: tl.constexpr, WINDOWED: tl.constexpr):
@@ -52,7 +55,7 @@ def _joined(
     return tl.sum(part * weight[:, None], 0) / tl.where(total > 0.0, total, 1.0)
 
 
-@triton.jit(do_not_specialize=["window", "num_splits", "table_stride"])
+@triton.jit(do_not_specialize=["window", "num_splits", "table_stride", "rows_ptr", "starts_ptr", "lengths_ptr"])
 def _decode_kernel(
     q_ptr,
     k_ptr,
@@ -189,7 +192,7 @@ def _decode_kernel(
         tl.store(out_ptr + place, result.to(out_ptr.dtype.element_ty), mask=there)
 
 
-@triton.jit(do_not_specialize=["window", "num_splits"])
+@triton.jit(do_not_specialize=["window", "num_splits", "lengths_ptr"])
 def _join_kernel(
     partial_ptr,
     lse_ptr,
@@ -252,7 +255,7 @@ def decode_attention(
     group = heads // kv_heads
     splits = tile.splits
     # many splits in one program take longer than a kernel of many programs
-    last_joins = max_query == 1 and splits == 2 and rows.shape[0] * kv_heads <= chain.MAX_ARRIVALS
+    last_joins = max_query == 1 and splits <= FEW_SPLITS and rows.shape[0] * kv_heads <= chain.MAX_ARRIVALS
     # one compiled kernel for single queries, one for several
     block_m = max(16 if max_query == 1 else MAX_DECODE_ROWS, next_power_of_2(max_query * group))
     out = torch.empty((tokens, heads, head_dim), dtype=q.dtype, device=q.device)
@@ -288,7 +291,7 @@ def decode_attention(
         BLOCK_M=block_m,
         BLOCK_D=max(16, next_power_of_2(head_dim)),
         BLOCK_N=tile.block,
-        BLOCK_S=next_power_of_2(splits),
+        BLOCK_S=FEW_SPLITS,
         PAGE=page_size,
         SPLIT=splits > 1,
         SINKS=sinks is not None,
@@ -303,6 +306,7 @@ def decode_attention(
         **chain.options(),
     )
     if splits > 1 and not last_joins:
+        block_s = next_power_of_2(max(splits, 16))
         _join_kernel[(heads, tokens)](
             partial,
             lse,
@@ -315,10 +319,10 @@ def decode_attention(
             BLOCK_N=tile.block,
             WINDOWED=window > 0,
             ONE=max_query == 1,
-            BLOCK_S=next_power_of_2(splits),
+            BLOCK_S=block_s,
             BLOCK_D=max(16, next_power_of_2(head_dim)),
             SINKS=sinks is not None,
-            num_warps=4 if splits * head_dim >= 2048 else 2,
+            num_warps=4 if block_s * head_dim >= 2048 else 2,
             **chain.options(),
         )
     return out

@@ -25,7 +25,7 @@ def _first_tile(starts_ptr, b, GROUP: tl.constexpr, BLOCK_M: tl.constexpr):
     return tl.load(starts_ptr + b) * GROUP // BLOCK_M + b
 
 
-@triton.jit(do_not_specialize=["window", "batch", "table_stride"])
+@triton.jit(do_not_specialize=["window", "batch", "table_stride", "rows_ptr", "starts_ptr", "lengths_ptr"])
 def _extend_kernel(
     q_ptr,
     k_ptr,

@@ -70,7 +70,7 @@ def _rotate(
         tl.store(goal + 2 * HALF + p[None, :], rest.to(kind), mask=passed)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["positions_ptr", "slots_ptr"])
 def _rope_write_kernel(
     q_ptr,
     k_ptr,
@@ -242,7 +242,7 @@ def rope_write(
     return out
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["positions_ptr"])
 def _angles_kernel(
     positions_ptr,
     inverse_ptr,

@@ -157,7 +157,7 @@ def _summary_kernel(
     tl.store(bad_ptr + place, tl.max(bad, 0))
 
 
-@triton.jit(do_not_specialize=["parts", "home_stride"])
+@triton.jit(do_not_specialize=["parts", "home_stride", "rows_ptr", "drawn_ptr", "out_ptr", "next_ptr", "home_ptr"])
 def _sample_kernel(
     logits_ptr,
     top_ptr,

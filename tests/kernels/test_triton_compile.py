@@ -59,3 +59,20 @@ def test_compiles(backend: str, architecture: str, settings: str, shared: int, t
         assert report["shared"] <= shared, report
         if backend == "cuda" and report["kernel"] in ("_decode_kernel", "_extend_kernel", "_skinny_kernel"):
             assert report["tensor_cores"], report
+
+
+def test_one_variant_whatever_the_alignment(tmp_path: Path) -> None:
+    environment = os.environ | {
+        "TRITON_INTERPRET": "0",
+        "TRITON_CACHE_DIR": str(tmp_path),
+        "PYTHONPATH": str(HERE.parent.parent),
+    }
+    command = [sys.executable, str(HERE / "triton_offline.py"), "variants"]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    assert run.returncode == 0, run.stderr[-3000:]
+    reports = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
+    compiled: dict[str, set[str]] = {}
+    for report in reports:
+        compiled.setdefault(report["kernel"], set()).add(report["hash"])
+    assert len(compiled) == 7
+    assert {name: len(hashes) for name, hashes in compiled.items()} == dict.fromkeys(compiled, 1)

@@ -17,7 +17,14 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from radixlang.kernels import reference, sampling  # noqa: E402
+from radixlang.plan import RowSetup  # noqa: E402
+from radixlang.platforms.accelerator import AcceleratorPlatform  # noqa: E402
+from radixlang.platforms.cpu import CpuPlatform  # noqa: E402
+from radixlang.sampling.batch import SamplingBatch  # noqa: E402
+from radixlang.sampling.columns import RowColumns  # noqa: E402
 from radixlang.sampling.noise import uniforms  # noqa: E402
+from radixlang.sampling.sampler import sample as step_sample  # noqa: E402
+from radixlang.sampling_params import RowSampling  # noqa: E402
 
 
 def draw(
@@ -156,6 +163,39 @@ def test_parameters_of_rows_and_where_tokens_go() -> None:
     assert tokens.tolist() == best
     assert next_token.tolist() == [-1, -1, best[2], -1, best[0], -1, -1, -1, best[1]]
     assert home.tolist() == [[*best, -1], [0, 0, 1, -1]]
+
+
+def test_the_sampler_by_kernel_equals_the_sampler_in_torch() -> None:
+    """Greedy rows, rows without limits and a row with penalties, over a few steps; one row's logits are bad."""
+    platform = AcceleratorPlatform("cuda") if DEVICE == "cuda" else CpuPlatform()
+    states = [SamplingBatch(5, 600, platform), SamplingBatch(5, 600, CpuPlatform())]
+    states[0].columns = states[0].columns or RowColumns(5, platform)
+    none = np.zeros(0, np.int32)
+    rows = np.array([3, 1, 4, 2], np.int32)
+    for row, one in enumerate(
+        (
+            RowSampling(temperature=0.0),
+            RowSampling(temperature=0.8, seed=5),
+            RowSampling(temperature=1.3, seed=1 << 40, presence_penalty=2.0),
+            RowSampling(temperature=0.0, logit_bias={7: 50.0}),
+        ),
+        1,
+    ):
+        for state in states:
+            state.setup(RowSetup(row, one, none, none))
+    next_token = torch.zeros(5, dtype=torch.int64, device=DEVICE)
+    for step in range(5):
+        logits = logits_of(4, 600, seed=step)
+        logits[1] += torch.nan if step == 4 else 0.0
+        ours = step_sample(states[0], logits.to(DEVICE, copy=True), rows, None, none, next_token)
+        theirs = step_sample(states[1], logits, rows, None, none)
+        good = [s for s in range(4) if not theirs.bad[s]]
+        assert ours.bad.tolist() == theirs.bad.tolist()
+        assert ours.tokens[good].tolist() == theirs.tokens[good].tolist()
+        assert next_token[rows.tolist()].tolist() == ours.tokens.tolist()
+        torch.testing.assert_close(ours.logits[good].cpu(), theirs.logits[good], atol=1e-5, rtol=1e-5)
+        assert ours.packed is not None
+        assert ours.packed[0].tolist() == ours.tokens.tolist()
 
 
 def test_noise_is_that_of_the_host_sampler() -> None:

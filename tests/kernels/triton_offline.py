@@ -52,6 +52,7 @@ def compile_instead_of_launching() -> None:
         assembly = kernel.asm.get("ptx", "")
         report = {
             "kernel": self.fn.__name__,
+            "hash": kernel.hash,
             "shared": kernel.metadata.shared,
             "tensor_cores": "wgmma.mma_async" in assembly or "mma.sync" in assembly,
             "async_copies": "cp.async.cg" in assembly,
@@ -81,6 +82,32 @@ def attention(
     else:
         extend = tuning.extend_tile(chip, head_dim=dim, element_size=2)
         extend_attention(*tensors, scale=0.1, tile=extend, **options)
+
+
+def variants() -> None:
+    """Run the kernels of a step on index vectors that begin at any address; each shall be compiled once.
+
+    Such vectors are views of one packed copy; a kernel that cared for their alignment would be compiled again
+    while serving.
+    """
+    driver.set_active(StandInDriver(GPUTarget("cuda", 90, 32)))
+    compile_instead_of_launching()
+    chip = tuning.Chip(100, tuning.SAFE_SHARED_BYTES, {})
+    q, cache = torch.zeros((80, 4, 64), dtype=BF16), torch.zeros((4, 16, 2, 64), dtype=BF16)
+    table, angles, column, longs = integers(8, 64), torch.zeros((9, 32)), torch.zeros(9), integers(64).long()
+    few = tuning.DecodeTile(8, 32, 4, 2)
+    many = tuning.extend_tile(chip, head_dim=64, element_size=2)
+    for at in range(4):
+        three, two = integers(64)[at : at + 3], integers(64)[at : at + 2]
+        batch = (q, cache, cache, table, two, three, two)
+        extend_attention(*batch, scale=0.1, tile=many)
+        decode_attention(q[:2], *batch[1:], scale=0.1, max_query=1, tile=few)
+        places, kv = longs[at : at + 3], cache[0, :3]
+        rope_write.rope_write(q[:3], kv, kv, angles, angles, places, places, cache, cache)
+        rope_write.rotary_angles(places, angles[0], 1.0)
+        home = integers(64)[at : at + 4].view(2, 2)
+        more = {"rows": two, "next_token": longs, "home": home}
+        sampling.sample(torch.zeros((2, 5000)), column, integers(9), column, column, longs, two, **more)
 
 
 def main(backend: str, architecture: str, settings: str) -> None:
@@ -127,4 +154,4 @@ def main(backend: str, architecture: str, settings: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4])
+    variants() if sys.argv[1:] == ["variants"] else main(*sys.argv[1:4])
