@@ -87,3 +87,18 @@ def test_prompts_run_as_written() -> None:
     run(ops, body, torch.randn(4, HIDDEN), max_query=4)
     run(ops, body, torch.randn(4, HIDDEN), max_query=4)
     assert body.calls == 2
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_a_copy_that_calls_itself_a_view_is_seen(inference: bool) -> None:
+    """40 outputs are padded inside the kernel: from two rows on they are copied out by torch."""
+    ops = CpuOps()
+    narrow, wide = pack(torch.randn(40, HIDDEN)), pack(torch.randn(HIDDEN, 40))
+
+    def body(stream: torch.Tensor, rotations: list[Any], batch: ForwardBatch) -> torch.Tensor:
+        return wide(narrow(stream))
+
+    with torch.inference_mode(inference):
+        for tokens in (1, 4, 4, 1, 4):
+            x = torch.randn(tokens, HIDDEN)
+            assert torch.equal(run(ops, body, x), body(x.clone(), [None], batch_of(tokens)))  # type: ignore[arg-type]
