@@ -223,6 +223,11 @@ def tile16(typingctx, form, ready, rows, panels, x, x_stride, count, w, panel_by
             for place in row:
                 b.store(simd.const(VF, 0.0), place)
         group_bytes = _spread_bytes(what) if done else what.group_bytes
+        if height > 2:
+            # The results' lines: a store that waits for its line holds up all that come after it.
+            for target in (b.add(out, b.mul(m, out_stride)) for m in index):
+                for p in range(width):
+                    simd.prefetch(b, b.add(target, ir.Constant(I64, 64 * p)), write=True)
         with cgutils.for_range(b, groups) as loop:
             at = b.mul(loop.index, ir.Constant(I64, record_bytes(what.group)))
             records = [b.add(row, at) for row in rows]
