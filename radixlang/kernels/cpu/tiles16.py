@@ -98,9 +98,9 @@ def quantise(typingctx, group, x, record):  # type: ignore[no-untyped-def]
         _, x, record = args
         vf, vi, hi = ir.VectorType(F32, size), ir.VectorType(I32, size), ir.VectorType(I32, half)
         value = simd.load_as(b, x, vf)
-        largest = simd.call(
-            b, f"llvm.vector.reduce.fmax.v{size}f32", F32, simd.call(b, f"llvm.fabs.v{size}f32", vf, value)
-        )
+        # As integers the magnitudes have the same order; what is not a number is the largest.
+        bits = b.and_(b.bitcast(value, vi), simd.const(vi, 0x7FFFFFFF))
+        largest = b.bitcast(simd.call(b, f"llvm.vector.reduce.umax.v{size}i32", I32, bits), F32)
         # The power of two that brings the largest to at most 32767, as a float's exponent. Never 2^-1: where a
         # weight's scale is zero, that would make infinity of it.
         least = b.bitcast(b.fmul(largest, ir.Constant(F32, 1 / 32767)), I32)
