@@ -61,6 +61,10 @@ class Ops(Protocol):
         """[T, 2 I] → act(first half) * second half; activation "silu", "gelu" or "gelu_tanh"."""
         ...
 
+    def take(self, x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        """Rows `index` [S] of x [T, H]."""
+        ...
+
     def run_layers(
         self, body: LayersBody, stream: torch.Tensor, rotations: list[Any], batch: ForwardBatch
     ) -> torch.Tensor:
@@ -117,6 +121,9 @@ class TorchOps:
     def gated(self, gate_up: torch.Tensor, activation: str) -> torch.Tensor:
         gate, up = gate_up.chunk(2, -1)
         return activate(gate, activation).mul_(up)
+
+    def take(self, x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        return x[index]
 
     def run_layers(
         self, body: LayersBody, stream: torch.Tensor, rotations: list[Any], batch: ForwardBatch

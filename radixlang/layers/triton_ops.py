@@ -65,3 +65,6 @@ class TritonOps:
         if activation == "gelu":
             return self._torch.gated(gate_up, activation)
         return silu_mul(gate_up) if activation == "silu" else gelu_tanh_mul(gate_up)
+
+    def take(self, x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        return x[index]

@@ -125,9 +125,10 @@ class Decoder:
         ):
             q = ops.rotate_and_store(layer.qkv(x), layer.attention, rotations[rope], k_cache, v_cache, batch.slots)
             x = backend.forward(layer.attention, q, k_cache, v_cache, batch, plan)
+            x = x.flatten(1)
             if batch.wanted is not None and layer is self.layers[-1]:
-                x, stream = x[batch.wanted], stream[batch.wanted]
-            x = layer.output(x.flatten(1))
+                x, stream = ops.take(x, batch.wanted), ops.take(stream, batch.wanted)
+            x = layer.output(x)
             if layer.after_attention is not None:
                 x = ops.rms_norm(x, layer.after_attention, eps)
             x, stream = ops.add_rms_norm(x, stream, layer.before_mlp, eps)
