@@ -7,6 +7,8 @@ else plain torch. A row's result does not depend on the other rows.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 import torch
 
@@ -132,6 +134,19 @@ def extend(
     return out
 
 
+@lru_cache(maxsize=4)
+def _blocks(starts: bytes, counts: bytes, lengths: bytes) -> np.ndarray:
+    """Blocks of queries as `paged.extend` wants them, of int64 arrays: the same for all layers of a step."""
+    rows = zip(*(np.frombuffer(numbers, np.int64).tolist() for numbers in (starts, counts, lengths)), strict=True)
+    blocks = [
+        (row, start + i, min(paged.QUERIES, count - i), length - count + i + 1)
+        for row, (start, count, length) in enumerate(rows)
+        for i in range(0, count, paged.QUERIES)
+    ]
+    # The longest first: they take the most time, and threads share what is left.
+    return np.array(sorted(blocks, key=lambda block: -block[3]), np.int64)
+
+
 def _extend_long(
     task: np.ndarray, starts: np.ndarray, counts: np.ndarray, lengths: np.ndarray, heads: int, size: int
 ) -> None:
@@ -147,15 +162,9 @@ def _extend_long(
     task[paged.BLOCKS] = table.ctypes.data
     pool.run((paged.pack_keys(), task, int(table[-1, 2])))
 
-    # The longest blocks first: they take the most time, and threads share what is left.
-    blocks = [
-        (row, start + i, min(paged.QUERIES, count - i), length - count + i + 1)
-        for row, (start, count, length) in enumerate(zip(starts, counts, lengths, strict=True))
-        for i in range(0, int(count), paged.QUERIES)
-    ]
-    listed = pool.keep(np.array(sorted(blocks, key=lambda block: -block[3]), np.int64))
+    listed = pool.keep(_blocks(starts.tobytes(), counts.tobytes(), lengths.tobytes()))
     line = int(padded.max())
-    scratch = pool.empty(threads, paged.QUERIES * line)
+    scratch = pool.empty(threads, paged.QUERIES * (line + 16))
     task[paged.PACKED_AT] = listed.ctypes.data
     task[[paged.SCRATCH, paged.SCRATCH_STRIDE]] = scratch.data_ptr(), scratch.stride(0) * 4
-    pool.run((paged.extend(), task, len(blocks) * heads))
+    pool.run((paged.extend(), task, len(listed) * heads))

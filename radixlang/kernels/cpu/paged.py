@@ -247,9 +247,9 @@ def extend(task, item, thread):  # type: ignore[no-untyped-def]
     for i in range(count):
         line = scores + i * score_row
         low = max(begin, visible + i - window) if window > 0 else 0
-        inverse = vsplat(1.0 / _softmax(line, low - begin, visible + i - begin, end - begin, softcap, scale))
-        for key in range(0, 4 * (end - begin), 64):
-            vstore(line + key, vmul(vload(line + key), inverse))
+        total = _softmax(line, low - begin, visible + i - begin, end - begin, softcap, scale)
+        # A line has sixteen floats more than keys.
+        vstore(line + score_row - 64, vsplat(1.0 / total))
     for d in range(0, size, 32):
         if size - d >= 32:
             _product(
@@ -261,3 +261,7 @@ def extend(task, item, thread):  # type: ignore[no-untyped-def]
                 scores, score_row, count, values + (d * padded + begin * 16) * 4, padded * 64,
                 (end - begin) // 4, out + 4 * d, heads * size * 4,
             )  # fmt: skip
+    for i in range(count):
+        inverse, at = vload(scores + (i + 1) * score_row - 64), out + i * heads * size * 4
+        for d in range(at, at + 4 * size, 64):
+            vstore(d, vmul(vload(d), inverse))
