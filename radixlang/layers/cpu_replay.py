@@ -1,8 +1,8 @@
 """Steps of the CPU as recordings: all kernels of the layers are noted, then run in one go.
 
-Those of a decode step are kept for each number of rows and rerun; those of other steps are noted anew each time,
-which still is quicker than to run them one by one: Python is slow when the kernels have emptied the caches, and the
-other threads wait for it.
+Those of a decode step are kept for each number of rows and rerun; those of other steps are noted anew each
+time, which still is quicker than to run them one by one: Python is slow when the kernels have emptied the caches,
+and the other threads wait for it.
 
 A small model's step is some three hundred kernels of a few microseconds; calling each from Python takes longer
 than running them. A recording is made only if every operation of the layers is a kernel of this package: the

@@ -7,10 +7,9 @@ Which page belongs to whom is the host's business; must not know requests.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import ctypes
 import mmap
+from typing import TYPE_CHECKING
 
 import torch
 

@@ -75,7 +75,9 @@ def decode(
     out = pool.empty(*q.shape)
     if q.shape[0]:
         at, count = (rows.data_ptr(), lengths.data_ptr()), q.shape[0]
-        _decode(_task(q, k_cache, v_cache, page_table, *at, count, out, scale, window, softcap), page_table.shape[1])
+        _decode(
+            _task(q, k_cache, v_cache, page_table, *at, count, out, scale, window, softcap), page_table.shape[1]
+        )
     return out
 
 

@@ -145,7 +145,10 @@ def _best_row(task, i):  # type: ignore[no-untyped-def]
 def _take_row(task, i):  # type: ignore[no-untyped-def]
     size = load_i64(task + 8 * SIZE)
     place = load_i64(load_i64(task + 8 * POSITIONS) + 8 * i)
-    x, out = load_i64(task + 8 * X) + place * load_i64(task + 8 * X_STRIDE), load_i64(task + 8 * OUT) + i * size * 4
+    x, out = (
+        load_i64(task + 8 * X) + place * load_i64(task + 8 * X_STRIDE),
+        load_i64(task + 8 * OUT) + i * size * 4,
+    )
     for k in range(0, 4 * size, 64):
         vstore(out + k, vload(x + k))
 
