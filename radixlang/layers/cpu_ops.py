@@ -67,6 +67,9 @@ class CpuOps(Steps):
     def gated(self, gate_up: torch.Tensor, activation: str) -> torch.Tensor:
         return fused.gated(gate_up, activation)
 
+    def take(self, x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        return fused.take(x, index)
+
     def run_layers(
         self, body: LayersBody, stream: torch.Tensor, rotations: list[Any], batch: ForwardBatch
     ) -> torch.Tensor:

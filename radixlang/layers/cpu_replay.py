@@ -1,4 +1,8 @@
-"""Decode steps of the CPU as recordings: the layers' kernels are noted once for each number of rows, then rerun.
+"""Steps of the CPU as recordings: all kernels of the layers are noted, then run in one go.
+
+Those of a decode step are kept for each number of rows and rerun; those of other steps are noted anew each
+time, which still is quicker than to run them one by one: Python is slow when the kernels have emptied the caches,
+and the other threads wait for it.
 
 A small model's step is some three hundred kernels of a few microseconds; calling each from Python takes longer
 than running them. A recording is made only if every operation of the layers is a kernel of this package: the
@@ -8,6 +12,7 @@ torch operations that compute are seen, and the model then runs as written. Must
 from __future__ import annotations
 
 from collections import OrderedDict
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +29,8 @@ if TYPE_CHECKING:
 
 MOST = 64
 """recordings kept, the last used"""
+_KEPT = 32 << 20
+"""float32 of memory kept for steps that are noted anew"""
 
 
 class _Watch(TorchDispatchMode):
@@ -79,12 +86,17 @@ class Replays:
     def __init__(self) -> None:
         self._made: OrderedDict[tuple[Any, ...], _Replay] = OrderedDict()
         self._impossible: set[tuple[Any, ...]] = set()
+        self._possible = available()
+        self._once_possible: dict[tuple[int, int, bool], bool] = {}
+        self._arena = pool.Arena(_KEPT)
 
     def run(
         self, body: LayersBody, stream: torch.Tensor, rotations: list[Any], batch: ForwardBatch
     ) -> torch.Tensor:
         """`body(stream, rotations, batch)`; the result of a decode step lasts until the next one."""
-        if batch.max_query != 1 or not available():
+        if batch.max_query != 1:
+            return self._once(body, stream, rotations, batch)
+        if not available():
             return body(stream, rotations, batch)
         caches = current().kv
         key = (stream.shape[0], pool.threads(), batch.page_table.data_ptr(), caches[0][0].data_ptr(), len(caches))
@@ -101,3 +113,22 @@ class Replays:
                 self._made.popitem(last=False)
         self._made.move_to_end(key)
         return made.run(stream, rotations, batch)
+
+    def _once(
+        self, body: LayersBody, stream: torch.Tensor, rotations: list[Any], batch: ForwardBatch
+    ) -> torch.Tensor:
+        # What a layer calls may depend on whether there is one row of something or several.
+        wanted = -1 if batch.wanted is None else min(len(batch.wanted), 2)
+        key = (min(len(stream), 2), wanted, bool((batch.query_starts.diff() == 1).any()))
+        if not self._once_possible.get(key, available()):
+            return body(stream, rotations, batch)
+        watch = None if key in self._once_possible else _Watch()
+        # The body may add to the stream in place: what it was is needed if the recording is not complete.
+        given = stream.clone() if watch is not None else stream
+        with pool.recording(self._arena) as recording, watch or nullcontext():
+            result = body(stream, rotations, batch)
+        self._once_possible[key] = watch is None or not watch.computed
+        if not self._once_possible[key]:
+            return body(given, rotations, batch)
+        recording.run()
+        return result

@@ -66,6 +66,10 @@ class Ops(Protocol):
         """[T, 2 I] → act(first half) * second half; activation "silu", "gelu" or "gelu_tanh"."""
         ...
 
+    def take(self, x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        """Rows `index` [S] of x [T, H]."""
+        ...
+
     def run_layers(
         self, body: LayersBody, stream: torch.Tensor, rotations: list[Any], batch: ForwardBatch
     ) -> torch.Tensor:
@@ -110,6 +114,9 @@ class Ops(Protocol):
 
 class Steps:
     """The compound methods of `Ops` out of the single ones."""
+
+    def take(self, x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        return x[index]
 
     def run_layers(
         self, body: LayersBody, stream: torch.Tensor, rotations: list[Any], batch: ForwardBatch

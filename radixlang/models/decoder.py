@@ -122,9 +122,10 @@ class Decoder:
             qkv, stream = ops.norm_linear(x, stream, layer.before_attention, eps, layer.qkv)
             q = ops.rotate_and_store(qkv, layer.attention, rotations[rope], k_cache, v_cache, batch.slots)
             out = backend.forward(layer.attention, q, k_cache, v_cache, batch, plan)
+            out = out.flatten(1)
             if batch.wanted is not None and layer is self.layers[-1]:
-                out, stream = out[batch.wanted], stream[batch.wanted]
-            x, stream = self._add(out.flatten(1), stream, layer.output, layer.after_attention)
+                out, stream = ops.take(out, batch.wanted), ops.take(stream, batch.wanted)
+            x, stream = self._add(out, stream, layer.output, layer.after_attention)
             out, stream = ops.norm_gated(x, stream, layer.before_mlp, eps, layer.gate_up, self.spec.activation)
             x, stream = self._add(out, stream, layer.down, layer.after_mlp)
         return ops.norm(x, stream, self.norm, eps)[0]

@@ -79,6 +79,12 @@ def test_rotation_is_a_rotation() -> None:
     torch.testing.assert_close(turned[..., :16] ** 2 + turned[..., 16:] ** 2, x[..., :16] ** 2 + x[..., 16:] ** 2)
 
 
+@pytest.mark.parametrize("size", [16, 40, 576])
+def test_take(size: int) -> None:
+    x, index = torch.randn(7, 2 * size)[:, :size], torch.tensor([6, 0, 3, 3])
+    assert torch.equal(fused.take(x, index), x[index])
+
+
 def test_warm_up_is_repeatable() -> None:
     warm_up()
     warm_up()

@@ -1,4 +1,4 @@
-"""Recorded decode steps: the same bits as running the layers, for every number of rows, or not used at all."""
+"""Recorded steps: the same bits as running the layers, for every number of rows, or not used at all."""
 
 from __future__ import annotations
 
@@ -81,12 +81,22 @@ def test_what_torch_computes_cannot_be_recorded() -> None:
     assert body.calls == 1 + 3 + 3
 
 
-def test_prompts_run_as_written() -> None:
+def test_prompts_are_noted_each_time_with_the_same_bits() -> None:
     ops = CpuOps()
     body = Body(ops, torch_between=False)
-    run(ops, body, torch.randn(4, HIDDEN), max_query=4)
-    run(ops, body, torch.randn(4, HIDDEN), max_query=4)
-    assert body.calls == 2
+    for tokens in (4, 40, 4):
+        x = torch.randn(tokens, HIDDEN)
+        assert torch.equal(run(ops, body, x, max_query=4), body(x.clone(), [None], batch_of(tokens)))
+    assert body.calls == 3 + 3
+
+
+def test_a_prompt_that_torch_computes_runs_as_written() -> None:
+    ops = CpuOps()
+    body = Body(ops, torch_between=True)
+    for _ in range(2):
+        x = torch.randn(4, HIDDEN)
+        assert torch.equal(run(ops, body, x, max_query=4), body(x.clone(), [None], batch_of(4)))
+    assert body.calls == 1 + 2 + 2
 
 
 @pytest.mark.parametrize("inference", [False, True])
@@ -100,5 +110,7 @@ def test_a_copy_that_calls_itself_a_view_is_seen(inference: bool) -> None:
 
     with torch.inference_mode(inference):
         for tokens in (1, 4, 4, 1, 4):
-            x = torch.randn(tokens, HIDDEN)
-            assert torch.equal(run(ops, body, x), body(x.clone(), [None], batch_of(tokens)))  # type: ignore[arg-type]
+            for queries in (1, 4):
+                x = torch.randn(tokens, HIDDEN)
+                want = body(x.clone(), [None], batch_of(tokens))
+                assert torch.equal(run(ops, body, x, max_query=queries), want)  # type: ignore[arg-type]

@@ -32,7 +32,8 @@ def warm_up(layers: Iterable[CpuLinear] = ()) -> None:
 
     pool.warm_up()
     for compiled in (
-        rowwise.norm, rowwise.gate, rowwise.rope, rowwise.best, paged.decode, paged.pack_keys, paged.extend,
+        rowwise.norm, rowwise.gate, rowwise.rope, rowwise.take, rowwise.best, paged.decode, paged.pack_keys,
+        paged.extend,
     ):  # fmt: skip
         compiled()
     for layer in layers:

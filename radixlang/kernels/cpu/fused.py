@@ -135,6 +135,18 @@ def rope_and_store(
     return q
 
 
+def take(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """Rows `index` (int64) of x `[T, K]`."""
+    if not _plain(x) or x.shape[1] % 16 or index.dtype != torch.int64 or not index.is_contiguous():
+        return x[index]
+    out = pool.empty(index.shape[0], x.shape[1])
+    task = np.zeros(rowwise.TASK, np.int64)
+    task[rowwise.X : rowwise.OUT + 1] = x.data_ptr(), x.stride(0) * 4, x.shape[1], out.data_ptr()
+    task[rowwise.POSITIONS] = index.data_ptr()
+    _run(rowwise.take, task, out.shape[0], out.numel())
+    return out
+
+
 def best(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """`logits.max(-1)` of `[S, V]`: values `[S]`, the first of equal places `[S]` int64; where a row has a NaN the
     value is NaN and the place means nothing."""

@@ -31,9 +31,9 @@ from radixlang.kernels.cpu.tiles import WIDE, tile
 
 # fmt: off
 (Q, Q_TOKEN, Q_HEAD, K, V, PAGE, TOKEN, HEAD, TABLE, TABLE_ROW, ROWS, LENGTHS, OUT, ITEMS, H, G, D,
- PAGE_SIZE, SCALE, WINDOW, SOFTCAP, SCRATCH, SCRATCH_STRIDE, PACKED_AT, BLOCKS, CHUNKS) = range(26)
+ PAGE_SIZE, SCALE, WINDOW, SOFTCAP, SCRATCH, SCRATCH_STRIDE, PACKED_AT, BLOCKS, CHUNKS, TOKENS) = range(27)
 # fmt: on
-TASK = 26
+TASK = 27
 QUERIES = 8
 """Queries of a block in `extend`."""
 KEYS = 32
@@ -119,19 +119,23 @@ def _one_query(task, q, out, table, kv_offset, length, scores):  # type: ignore[
 
 @entry
 def decode(task, chunk, thread):  # type: ignore[no-untyped-def]
-    """Items are (row, head): the row's one new token; a chunk is some items in a row."""
+    """Items are (row, head): the row's one new token; a chunk is some items in a row. `TOKENS`, int64 a row, says
+    which token of the step that is; with 0 token i is row i's."""
     heads, groups, size = load_i64(task + 8 * H), load_i64(task + 8 * G), load_i64(task + 8 * D)
     items, chunks = load_i64(task + 8 * ITEMS), load_i64(task + 8 * CHUNKS)
     scores = load_i64(task + 8 * SCRATCH) + thread * load_i64(task + 8 * SCRATCH_STRIDE)
     for item in range(items * chunk // chunks, items * (chunk + 1) // chunks):
         row, head = item // heads, item % heads
         length = load_i32(load_i64(task + 8 * LENGTHS) + 4 * row)
-        out = load_i64(task + 8 * OUT) + item * size * 4
+        token, tokens = row, load_i64(task + 8 * TOKENS)
+        if tokens != 0:
+            token = load_i64(tokens + 8 * row)
+        out = load_i64(task + 8 * OUT) + (token * heads + head) * size * 4
         if length == 0:
             for d in range(0, size * 4, 64):
                 vstore(out + d, vsplat(0.0))
             continue
-        q = load_i64(task + 8 * Q) + row * load_i64(task + 8 * Q_TOKEN) + head * load_i64(task + 8 * Q_HEAD)
+        q = load_i64(task + 8 * Q) + token * load_i64(task + 8 * Q_TOKEN) + head * load_i64(task + 8 * Q_HEAD)
         table = load_i64(task + 8 * TABLE) + load_i32(load_i64(task + 8 * ROWS) + 4 * row) * load_i64(
             task + 8 * TABLE_ROW
         )
@@ -243,9 +247,9 @@ def extend(task, item, thread):  # type: ignore[no-untyped-def]
     for i in range(count):
         line = scores + i * score_row
         low = max(begin, visible + i - window) if window > 0 else 0
-        inverse = vsplat(1.0 / _softmax(line, low - begin, visible + i - begin, end - begin, softcap, scale))
-        for key in range(0, 4 * (end - begin), 64):
-            vstore(line + key, vmul(vload(line + key), inverse))
+        total = _softmax(line, low - begin, visible + i - begin, end - begin, softcap, scale)
+        # A line has sixteen floats more than keys.
+        vstore(line + score_row - 64, vsplat(1.0 / total))
     for d in range(0, size, 32):
         if size - d >= 32:
             _product(
@@ -257,3 +261,7 @@ def extend(task, item, thread):  # type: ignore[no-untyped-def]
                 scores, score_row, count, values + (d * padded + begin * 16) * 4, padded * 64,
                 (end - begin) // 4, out + 4 * d, heads * size * 4,
             )  # fmt: skip
+    for i in range(count):
+        inverse, at = vload(scores + (i + 1) * score_row - 64), out + i * heads * size * 4
+        for d in range(at, at + 4 * size, 64):
+            vstore(d, vmul(vload(d), inverse))

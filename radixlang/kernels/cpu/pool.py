@@ -111,7 +111,7 @@ def warm_up() -> None:
     _crew()
 
 
-class _Arena:
+class Arena:
     """Float32 memory that is used again once no tensor refers to it: fresh pages from the system cost more than
     many a kernel."""
 
@@ -144,10 +144,12 @@ class _Arena:
 class Recording:
     """Operations to run in order, and the memory they work in, which nobody else uses."""
 
-    def __init__(self) -> None:
+    def __init__(self, arena: Arena | None = None) -> None:
+        """`arena`: memory shared with other recordings, which then must not outlive each other."""
         self._operations: list[Operation] = []
-        self._arena = _Arena(sys.maxsize)
+        self._arena = arena or Arena(sys.maxsize)
         self._table = np.zeros(0, np.int64)
+        self._kept: list[np.ndarray] = []
 
     def add(self, operations: list[Operation]) -> None:
         self._operations += operations
@@ -155,6 +157,10 @@ class Recording:
     def empty(self, shape: tuple[int, ...]) -> torch.Tensor:
         """Float32 memory; once no tensor refers to it, a later operation of the recording may use it again."""
         return self._arena.empty(shape)
+
+    def keep(self, numbers: np.ndarray) -> None:
+        """Hold an array that tasks have the address of."""
+        self._kept.append(numbers)
 
     def close(self) -> None:
         """Nothing will be added any more."""
@@ -169,9 +175,9 @@ _recording: Any = threading.local()
 
 
 @contextmanager
-def recording() -> Iterator[Recording]:
-    """Within this, kernels of the calling thread are noted instead of run."""
-    made = Recording()
+def recording(arena: Arena | None = None) -> Iterator[Recording]:
+    """Within this, kernels of the calling thread are noted instead of run; `arena` as in `Recording`."""
+    made = Recording(arena)
     _recording.current = made
     try:
         yield made
@@ -186,7 +192,7 @@ def is_recording() -> bool:
 
 
 _LARGE = 1 << 15
-_shared = _Arena(32 << 20)
+_shared = Arena(32 << 20)
 
 
 def empty(*shape: int) -> torch.Tensor:
@@ -196,6 +202,14 @@ def empty(*shape: int) -> torch.Tensor:
         return current.empty(shape)
     # Below the size from which the C library asks the system each time, it is quicker itself.
     return torch.empty(shape) if math.prod(shape) < _LARGE else _shared.empty(shape)
+
+
+def keep(numbers: np.ndarray) -> np.ndarray:
+    """The array, whose address a task is to hold: it lives as long as the current recording."""
+    current: Recording | None = getattr(_recording, "current", None)
+    if current is not None:
+        current.keep(numbers)
+    return numbers
 
 
 def run(*operations: Operation) -> None:

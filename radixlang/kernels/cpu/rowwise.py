@@ -142,6 +142,18 @@ def _best_row(task, i):  # type: ignore[no-untyped-def]
 
 
 @kernel
+def _take_row(task, i):  # type: ignore[no-untyped-def]
+    size = load_i64(task + 8 * SIZE)
+    place = load_i64(load_i64(task + 8 * POSITIONS) + 8 * i)
+    x, out = (
+        load_i64(task + 8 * X) + place * load_i64(task + 8 * X_STRIDE),
+        load_i64(task + 8 * OUT) + i * size * 4,
+    )
+    for k in range(0, 4 * size, 64):
+        vstore(out + k, vload(x + k))
+
+
+@kernel
 def _begin(task, chunk):  # type: ignore[no-untyped-def]
     return load_i64(task + 8 * COUNT) * chunk // load_i64(task + 8 * CHUNKS)
 
@@ -162,6 +174,12 @@ def gate(task, chunk, thread):  # type: ignore[no-untyped-def]
 def rope(task, chunk, thread):  # type: ignore[no-untyped-def]
     for i in range(_begin(task, chunk), _begin(task, chunk + 1)):
         _rope_row(task, i)
+
+
+@entry
+def take(task, chunk, thread):  # type: ignore[no-untyped-def]
+    for i in range(_begin(task, chunk), _begin(task, chunk + 1)):
+        _take_row(task, i)
 
 
 @entry

@@ -80,10 +80,10 @@ def call(builder: Any, name: str, result: Any, *args: Any) -> Any:
     return builder.call(function, args)
 
 
-def prefetch(builder: Any, address: Any) -> None:
-    """IR: bring the cache line at an int64 address near; any address is allowed."""
+def prefetch(builder: Any, address: Any, write: bool = False) -> None:
+    """IR: bring the cache line at an int64 address near, `write`: to be written; any address is allowed."""
     pointer = builder.inttoptr(address, I8.as_pointer())
-    numbers = [ir.Constant(I32, n) for n in (0, 3, 1)]
+    numbers = [ir.Constant(I32, n) for n in (int(write), 3, 1)]
     call(builder, "llvm.prefetch.p0", ir.VoidType(), pointer, *numbers)
 
 

@@ -98,9 +98,9 @@ def quantise(typingctx, group, x, record):  # type: ignore[no-untyped-def]
         _, x, record = args
         vf, vi, hi = ir.VectorType(F32, size), ir.VectorType(I32, size), ir.VectorType(I32, half)
         value = simd.load_as(b, x, vf)
-        largest = simd.call(
-            b, f"llvm.vector.reduce.fmax.v{size}f32", F32, simd.call(b, f"llvm.fabs.v{size}f32", vf, value)
-        )
+        # As integers the magnitudes have the same order; what is not a number is the largest.
+        bits = b.and_(b.bitcast(value, vi), simd.const(vi, 0x7FFFFFFF))
+        largest = b.bitcast(simd.call(b, f"llvm.vector.reduce.umax.v{size}i32", I32, bits), F32)
         # The power of two that brings the largest to at most 32767, as a float's exponent. Never 2^-1: where a
         # weight's scale is zero, that would make infinity of it.
         least = b.bitcast(b.fmul(largest, ir.Constant(F32, 1 / 32767)), I32)
@@ -223,6 +223,11 @@ def tile16(typingctx, form, ready, rows, panels, x, x_stride, count, w, panel_by
             for place in row:
                 b.store(simd.const(VF, 0.0), place)
         group_bytes = _spread_bytes(what) if done else what.group_bytes
+        if height > 2:
+            # The results' lines: a store that waits for its line holds up all that come after it.
+            for target in (b.add(out, b.mul(m, out_stride)) for m in index):
+                for p in range(width):
+                    simd.prefetch(b, b.add(target, ir.Constant(I64, 64 * p)), write=True)
         with cgutils.for_range(b, groups) as loop:
             at = b.mul(loop.index, ir.Constant(I64, record_bytes(what.group)))
             records = [b.add(row, at) for row in rows]
