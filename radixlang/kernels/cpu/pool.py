@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -119,23 +120,29 @@ class Arena:
         """At most `most` floats are kept while nobody uses them."""
         self._most = most
         self._kept = 0
-        self._free: dict[int, list[np.ndarray]] = {}
+        self._free: OrderedDict[int, list[np.ndarray]] = OrderedDict()
 
     def empty(self, shape: tuple[int, ...]) -> torch.Tensor:
         size = math.prod(shape)
         # Few sizes, so that blocks fit again: at most an eighth is wasted.
         step = max(16, 1 << max(0, size.bit_length() - 4))
-        free = self._free.setdefault(-(-size // step) * step, [])
+        whole = -(-size // step) * step
+        free = self._free.setdefault(whole, [])
+        self._free.move_to_end(whole)
         try:
             block = free.pop()
             self._kept -= len(block)
         except IndexError:
-            block = np.empty(-(-size // step) * step, np.float32)
+            block = np.empty(whole, np.float32)
         view = block[:size]
         weakref.finalize(view, self._release, block).atexit = False
         return torch.from_numpy(view).view(shape)
 
     def _release(self, block: np.ndarray) -> None:
+        # Blocks of sizes that nobody has asked for lately make room, or they would fill the arena for good.
+        for size in list(self._free):
+            while self._kept + len(block) > self._most and size != len(block) and self._free[size]:
+                self._kept -= len(self._free[size].pop())
         if self._kept + len(block) <= self._most:
             self._kept += len(block)
             self._free[len(block)].append(block)
