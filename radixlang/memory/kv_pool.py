@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from radixlang.models.spec import ModelSpec
 
 
+READY_BYTES = 2 << 30
+"""memory of the pool that a CPU has at hand from the start; the rest comes as it is used"""
+
+
 class KvPool:
     """`layers[i]` is layer i's (k, v). An encoder has none."""
 
@@ -27,17 +31,21 @@ class KvPool:
         self.num_pages = num_pages
         self.page_size = page_size
         count = 0 if spec.encoder else spec.num_layers
-        # Not zeroed: the operating system then gives memory only to the pages that are used. Readers must
-        # therefore never let a slot past a row's length into a sum.
+        # Not zeroed as a whole: the operating system then gives memory only to the pages that are used. Readers
+        # must therefore never let a slot past a row's length into a sum.
         self.layers = [
             (torch.empty(shape, dtype=dtype, device=device), torch.empty(shape, dtype=dtype, device=device))
             for _ in range(count)
         ]
+        # On a CPU the first pages are written once now: a request would wait while the system finds the memory.
+        ready = 1
+        if device.type == "cpu" and count:
+            ready = max(1, min(num_pages, READY_BYTES // (2 * count * self.layers[0][0][0].nbytes)))
         for k, v in self.layers:
             _in_large_pages(k)
             _in_large_pages(v)
-            k[0].zero_()
-            v[0].zero_()
+            k[:ready].zero_()
+            v[:ready].zero_()
 
     @property
     def nbytes(self) -> int:
