@@ -61,8 +61,7 @@ class Engine:
     ) -> None:
         self._closed = True
         options.setdefault("log_level", "error")
-        for spelling in ("metrics_port",):  # an article's option; the engine serves no port
-            options.pop(spelling, None)
+        options.pop("metrics_port", None)  # an article's option; the engine serves no port
         config = (server_args or Config.from_flat(model_path=model_path, **options)).resolve()
         configure(config.log.log_level, "engine")
         config = with_model_files(config)
