@@ -59,6 +59,23 @@ class Tokenizer:
         encodings = self.backend.encode_batch_fast(sound, add_special_tokens=add_special_tokens)
         return [encoding.ids for encoding in encodings]
 
+    def encode_plain(self, text: str) -> list[int]:
+        """Ids of a text that stands inside a longer one: nothing is added in front, and names of special tokens
+        are taken as plain text."""
+        backend = self._plain
+        if not self.drops_first_space:
+            return backend.encode(_sound(text), add_special_tokens=False).ids
+        # These tokenizers put a space in front; behind a line break they do not.
+        ids = backend.encode("\n" + _sound(text), add_special_tokens=False).ids
+        head = len(backend.encode("\n", add_special_tokens=False).ids)
+        return ids[head:]
+
+    @cached_property
+    def _plain(self) -> Any:
+        backend = type(self.backend).from_str(self.backend.to_str())
+        backend.encode_special_tokens = True
+        return backend
+
     def decode(
         self,
         ids: Iterable[int],

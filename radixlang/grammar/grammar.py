@@ -1,0 +1,82 @@
+"""The two sides of every constraint: compiled and shared, and one state per request."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from radixlang.grammar.limits import GrammarLimits
+    from radixlang.grammar.spec import GrammarSpec
+    from radixlang.grammar.vocabulary import Vocabulary
+
+Mask = npt.NDArray[np.int32]
+"""[words] bit i of word w: token 32 w + i is allowed"""
+
+
+class GrammarState(Protocol):
+    """Where one text stands in its grammar. Used by one thread at a time."""
+
+    def fill(self, row: Mask) -> None:
+        """Write the tokens that may come next; end tokens exactly where the text may end.
+
+        Raises:
+            GrammarFailure: the state is broken, or nothing may follow.
+        """
+        ...
+
+    def accept(self, token: int) -> bool:
+        """Go on by a token. False, and nothing changed, when it may not stand here. An end token ends the text."""
+        ...
+
+    def rollback(self, tokens: int) -> None:
+        """Undo the last `tokens` accepted ones."""
+        ...
+
+    def forced(self) -> list[int]:
+        """The tokens that must follow, up to the first choice; only those that the tokenizer would choose for
+        the text whatever follows them. Never an end token. The state stays as it is."""
+        ...
+
+    @property
+    def can_end(self) -> bool:
+        """The text is complete as it stands."""
+        ...
+
+    @property
+    def finished(self) -> bool:
+        """Nothing but the end may follow."""
+        ...
+
+    def copy(self) -> GrammarState:
+        """An independent state at the same place."""
+        ...
+
+
+class Grammar(Protocol):
+    """A compiled constraint. Immutable; `start` may be called from any thread."""
+
+    @property
+    def nbytes(self) -> int:
+        """About how much memory it holds."""
+        ...
+
+    def start(self) -> GrammarState:
+        """The state before the first token."""
+        ...
+
+
+class Engine(Protocol):
+    """Compiles constraints for one vocabulary; safe to use from several threads."""
+
+    def __init__(self, vocabulary: Vocabulary, limits: GrammarLimits) -> None: ...
+
+    def supports(self, spec: GrammarSpec) -> str | None:
+        """None, or why this engine does not take the constraint, in a sentence; cheap."""
+        ...
+
+    def compile(self, spec: GrammarSpec) -> Grammar:
+        """Raises GrammarError: the constraint is wrong, or beyond the limits."""
+        ...

@@ -1,0 +1,22 @@
+"""What a constraint may cost. Time is counted in work, so that a loaded machine gives the same answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class GrammarLimits:
+    """Bounds of one compilation and of one step."""
+
+    max_states: int = 20_000
+    """states of one automaton"""
+    max_grammar_size: int = 500_000
+    """symbols of one context-free grammar"""
+    lexer_states: int = 50_000
+    compile_fuel: int = 5_000_000
+    """steps of the construction of a context-free grammar's lexer, about 50,000 a millisecond"""
+    step_fuel: int = 500_000
+    """the same for one mask, about 14,000 a millisecond"""
+    step_items: int = 100_000
+    """parser items of one mask, about 20,000 a millisecond"""

@@ -1,0 +1,207 @@
+"""Context-free constraints and JSON schemas by the `llguidance` library, behind our interface.
+
+The library reports errors as states that it never leaves; here they become exceptions. It is given limits for
+each compilation and each mask, and a schema reaches it only through our normaliser, which knows what it states
+exactly.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+from llguidance.gbnf_to_lark import any_to_lark
+
+from radixlang.grammar.errors import GrammarError, GrammarFailure
+from radixlang.grammar.grammar import Grammar, Mask
+from radixlang.grammar.limits import GrammarLimits
+from radixlang.grammar.spec import GrammarSpec, read_json
+from radixlang.grammar.structural_tag import literal_pieces, to_lark
+
+if TYPE_CHECKING:
+    from radixlang.grammar.vocabulary import Vocabulary
+
+ESCAPES = 'nrbtf\\"'
+"""escapes a string may use. `\\u` is left out: an escaped key would not be recognised as the declared one"""
+
+
+class LlguidanceEngine:
+    """Takes every kind of constraint."""
+
+    def __init__(self, vocabulary: Vocabulary, limits: GrammarLimits) -> None:
+        self.vocabulary = vocabulary
+        self.limits = LLParserLimits(
+            initial_lexer_fuel=limits.compile_fuel,
+            step_lexer_fuel=limits.step_fuel,
+            step_max_items=limits.step_items,
+            max_lexer_states=limits.lexer_states,
+            max_grammar_size=limits.max_grammar_size,
+            verbose_errors=False,
+        )
+        self.tokenizer = LLTokenizer(
+            TokenizerWrapper(_Words(vocabulary)),
+            n_vocab=vocabulary.size,
+            eos_token=list(vocabulary.eos_ids),
+        )
+
+    def supports(self, spec: GrammarSpec) -> str | None:
+        return None
+
+    def compile(self, spec: GrammarSpec) -> Grammar:
+        if spec.kind == "json_schema":
+            return self.schema(spec)
+        if spec.kind == "structural_tag":
+            text = to_lark(read_json(spec.text, spec.kind), self.vocabulary, spec.any_whitespace)
+            return self.lark(text, spec.kind)
+        if spec.kind == "regex":
+            return self._grammar(LLMatcher.grammar_from_regex(spec.text), spec.kind)
+        return self.lark(_lark_of(spec), spec.kind)
+
+    def schema(self, spec: GrammarSpec) -> Grammar:
+        """A JSON schema: normalised, and what no grammar can state checked value by value."""
+        from radixlang.grammar.residual import ResidualGrammar
+        from radixlang.grammar.schema import normalise
+
+        normalised = normalise(read_json(spec.text, spec.kind), any_whitespace=spec.any_whitespace)
+        if normalised.residual and spec.refuse_residual:
+            first = normalised.residual[0]
+            raise GrammarError(
+                "The schema cannot be stated as a grammar, and this server refuses such schemas",
+                first.pointer,
+                first.keyword,
+                "json_schema",
+            )
+        grammar = self.json(normalised.schema, spec.any_whitespace)
+        return ResidualGrammar(grammar, normalised, self.vocabulary) if normalised.residual else grammar
+
+    def json(self, schema: Any, any_whitespace: bool) -> LlguidanceGrammar:
+        """A schema that the library states exactly."""
+        text = LLMatcher.grammar_from_json_schema(
+            json.dumps(schema, ensure_ascii=False), overrides=json_options(any_whitespace)
+        )
+        return self._grammar(text, "json_schema")
+
+    def lark(self, text: str, kind: str) -> LlguidanceGrammar:
+        """A grammar in the library's dialect of Lark."""
+        return self._grammar(LLMatcher.grammar_from_lark(text), kind)
+
+    def _grammar(self, text: str, kind: str) -> LlguidanceGrammar:
+        matcher = LLMatcher(self.tokenizer, text, log_level=0, limits=self.limits)
+        if matcher.is_error():
+            raise GrammarError(f"{kind} cannot be compiled: {_one_line(matcher.get_error())}", param=kind)
+        warnings = [line for line in matcher.get_grammar_warnings() if line.strip()]
+        if warnings:
+            raise GrammarError(f"{kind} cannot be held exactly: {_one_line(warnings[0])}", param=kind)
+        grammar = LlguidanceGrammar(matcher, self.vocabulary, len(text))
+        grammar.start().fill(self.vocabulary.eos_mask.copy())  # a grammar that cannot begin is no grammar
+        return grammar
+
+
+def json_options(any_whitespace: bool) -> dict[str, Any]:
+    """How JSON is laid out: `, ` and `: ` exactly, or anything JSON allows."""
+    layout: dict[str, Any] = {"whitespace_flexible": True}
+    if not any_whitespace:
+        layout = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+    return layout | {"json_allowed_escapes": ESCAPES}
+
+
+def _lark_of(spec: GrammarSpec) -> str:
+    if spec.kind == "choice":
+        return "start: " + literal_pieces(read_json(spec.text, "choice"))
+    try:
+        return any_to_lark(spec.text)
+    except Exception as error:
+        raise GrammarError(f"ebnf cannot be read as GBNF: {_one_line(str(error))}", param="ebnf") from None
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:300]
+
+
+class _Words:
+    """The tokens as the library wants them."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.tokens = list(vocabulary.tokens)
+        self.eos_token_id = vocabulary.eos_ids[0] if vocabulary.eos_ids else 0
+        self.bos_token_id = None
+        for name, index in vocabulary.special.items():
+            if index < len(self.tokens):
+                self.tokens[index] = name.encode()
+        self.special_token_ids = sorted({*vocabulary.special.values(), *vocabulary.eos_ids})
+        self._encode = vocabulary.encode
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        return self._encode(text.decode("utf-8", "replace") if isinstance(text, bytes) else text)
+
+
+class LlguidanceGrammar:
+    """Holds a matcher that is never moved; states are copies of it."""
+
+    def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary, size: int) -> None:
+        self._matcher = matcher
+        self._vocabulary = vocabulary
+        self.nbytes = 200_000 + 40 * size
+
+    def start(self) -> LlguidanceState:
+        return LlguidanceState(self._matcher.deep_copy(), self._vocabulary)
+
+
+class LlguidanceState:
+    """One text. The end token is ours: the library's matchers stop before it."""
+
+    def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary, ended: int = 0) -> None:
+        self._matcher = matcher
+        self._vocabulary = vocabulary
+        self._ended = ended
+        """end tokens accepted"""
+
+    def fill(self, row: Mask) -> None:
+        if self._ended or self._matcher.is_stopped():
+            self._check()
+            row[:] = self._vocabulary.eos_mask
+            return
+        self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+        self._check()
+        if not row.any():
+            raise GrammarFailure("The constraint leaves no token to go on with.")
+
+    def accept(self, token: int) -> bool:
+        if token in self._vocabulary.eos_ids:
+            if not (self._ended or self.can_end):
+                return False
+            self._ended += 1
+            return True
+        if self._ended or not 0 <= token < self._vocabulary.size:
+            return False
+        taken = self._matcher.try_consume_tokens([token]) == 1
+        self._check()
+        return taken
+
+    def rollback(self, tokens: int) -> None:
+        ends = min(tokens, self._ended)
+        self._ended -= ends
+        if tokens > ends and not self._matcher.rollback(tokens - ends):
+            raise GrammarFailure(f"The constraint cannot go back {tokens} tokens.")
+        self._check()
+
+    def forced(self) -> list[int]:
+        if self._ended or self._matcher.is_stopped():
+            return []
+        return self._matcher.compute_ff_tokens()
+
+    @property
+    def can_end(self) -> bool:
+        return self._matcher.is_accepting()
+
+    @property
+    def finished(self) -> bool:
+        return bool(self._ended) or self._matcher.is_stopped()
+
+    def copy(self) -> LlguidanceState:
+        return LlguidanceState(self._matcher.deep_copy(), self._vocabulary, self._ended)
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise GrammarFailure(f"The constraint became too complex: {_one_line(self._matcher.get_error())}")

@@ -1,0 +1,136 @@
+"""Compiles constraints away from the engine's loop, and keeps what it has compiled."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from radixlang.errors import ConfigError
+from radixlang.grammar import ENGINES
+from radixlang.grammar.canonical import CanonicalState
+from radixlang.grammar.errors import GrammarError
+from radixlang.grammar.grammar import Engine, Grammar, GrammarState
+from radixlang.grammar.limits import GrammarLimits
+from radixlang.grammar.spec import GrammarSpec
+from radixlang.grammar.thinking import AnyGrammar, ThinkingGrammar
+from radixlang.grammar.vocabulary import Vocabulary
+from radixlang.log import get_logger
+
+log = get_logger(__name__)
+
+
+class CanonicalGrammar:
+    """A grammar whose states are `CanonicalState`s."""
+
+    def __init__(self, inner: Grammar, vocabulary: Vocabulary) -> None:
+        self.inner = inner
+        self.nbytes = inner.nbytes
+        self._vocabulary = vocabulary
+
+    def start(self) -> GrammarState:
+        return CanonicalState(self.inner.start(), self._vocabulary)
+
+
+class GrammarManager:
+    """One per engine. `get` never blocks: it gives a future, which is done at once for what is known already.
+
+    `vocabulary` is called when the first constraint comes; `cache_bytes` bounds what is kept beside what is in use.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Callable[[], Vocabulary],
+        backend: str = "auto",
+        limits: GrammarLimits | None = None,
+        cache_bytes: int = 256 << 20,
+        workers: int = 2,
+    ) -> None:
+        if backend not in ("auto", "none", *ENGINES.names()):
+            names = ", ".join(["auto", "none", *ENGINES.names()])
+            raise ConfigError(f"--grammar-backend {backend} is unknown; choose one of {names}.")
+        self._make_vocabulary = vocabulary
+        self._vocabulary: Vocabulary | None = None
+        self._backend = backend
+        self._limits = limits or GrammarLimits()
+        self._engines: dict[str, Engine] = {}
+        self._cache_bytes = cache_bytes
+        self._cached = 0
+        self._known: OrderedDict[str, Future[Grammar]] = OrderedDict()
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="grammar")
+        self._lock = threading.RLock()
+
+    def get(self, spec: GrammarSpec) -> Future[Grammar]:
+        """The compiled constraint; its result raises GrammarError when there is none."""
+        with self._lock:
+            future = self._known.get(spec.key)
+            if future is None:
+                future = self._known[spec.key] = self._pool.submit(self._compile, spec)
+                future.add_done_callback(lambda done: self._keep(spec.key, done))
+            self._known.move_to_end(spec.key)
+        return future
+
+    def start(self, spec: GrammarSpec, grammar: Grammar) -> GrammarState:
+        """A state for one request; `grammar` is what `get` gave for its constraint."""
+        if spec.thinking_end:
+            grammar = ThinkingGrammar(grammar, spec.thinking_end, spec.thinking_budget, self.vocabulary)
+        return grammar.start()
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Made on first use."""
+        if self._vocabulary is None:
+            self._vocabulary = self._make_vocabulary()
+        return self._vocabulary
+
+    def close(self) -> None:
+        """Stop the workers; what they have begun is dropped."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    # ---- in a worker ----
+
+    def _compile(self, spec: GrammarSpec) -> Grammar:
+        if self._backend == "none":
+            raise GrammarError("This server runs with --grammar-backend none and takes no constraints", param=spec.kind)
+        try:
+            if spec.kind == "any":
+                return AnyGrammar(self.vocabulary)
+            return CanonicalGrammar(self._engine_for(spec).compile(spec), self.vocabulary)
+        except GrammarError:
+            raise
+        except RecursionError:
+            raise GrammarError(f"{spec.kind} is nested too deeply", param=spec.kind) from None
+        except Exception as error:
+            log.error("a constraint could not be compiled", exc_info=error)
+            raise GrammarError(f"{spec.kind} could not be compiled: {error}", param=spec.kind) from error
+
+    def _engine_for(self, spec: GrammarSpec) -> Engine:
+        reasons = []
+        for name in [self._backend] if self._backend != "auto" else ENGINES.names():
+            engine = self._engine(name)
+            reason = engine.supports(spec)
+            if reason is None:
+                return engine
+            reasons.append(reason)
+        raise GrammarError(f"{spec.kind} is not supported: {' '.join(reasons)}", param=spec.kind)
+
+    def _engine(self, name: str) -> Engine:
+        vocabulary = self.vocabulary
+        with self._lock:
+            if name not in self._engines:
+                self._engines[name] = ENGINES.get(name)(vocabulary, self._limits)
+            return self._engines[name]
+
+    def _keep(self, key: str, done: Future[Grammar]) -> None:
+        """Count a finished compilation, and forget the oldest ones beyond the limit."""
+        size = 1024 if done.cancelled() or done.exception() else done.result().nbytes
+        with self._lock:
+            self._cached += size
+            for old in list(self._known):
+                if self._cached <= self._cache_bytes:
+                    break
+                future = self._known[old]
+                if old != key and future.done():
+                    del self._known[old]
+                    self._cached -= 1024 if future.cancelled() or future.exception() else future.result().nbytes

@@ -1,0 +1,75 @@
+"""What a grammar knows of the tokens: their bytes, which of them end a text, and how text is cut into them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from radixlang.text.tokenizer import Tokenizer
+
+
+class Vocabulary:
+    """The tokens of one model.
+
+    `tokens` [≤ size]: each id's bytes, b"" for special tokens and holes, which no grammar allows by their bytes.
+    `size`: width of the model's logits. `encode`: ids of a text that stands inside a longer one, special tokens
+    written in it taken as plain text. `special`: name → id of the special tokens.
+    """
+
+    def __init__(
+        self,
+        tokens: Sequence[bytes],
+        eos_ids: Sequence[int],
+        encode: Callable[[str], list[int]],
+        size: int | None = None,
+        special: dict[str, int] | None = None,
+    ) -> None:
+        self.size = size or len(tokens)
+        self.tokens = [*tokens[: self.size], *[b""] * (self.size - len(tokens))]
+        self.special = special or {}
+        for index in (*self.special.values(), *eos_ids):
+            if index < self.size:
+                self.tokens[index] = b""
+        self.eos_ids = tuple(index for index in eos_ids if index < self.size)
+        self.words = -(-self.size // 32)
+        self.encode = encode
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, size: int | None = None) -> Vocabulary:
+        """`size`: width of the model's logits, where it differs from the tokenizer's."""
+        special = {tokenizer.id_to_token(index) or "": index for index in tokenizer.special_ids}
+        special.pop("", None)
+        return cls(tokenizer.vocab_bytes(), tokenizer.eos_ids, tokenizer.encode_plain, size, special)
+
+    @cached_property
+    def order(self) -> npt.NDArray[np.int32]:
+        """Ids of all tokens with bytes, sorted by them: tokens that begin alike stand together."""
+        ids = [index for index, token in enumerate(self.tokens) if token]
+        return np.array(sorted(ids, key=self.tokens.__getitem__), np.int32)
+
+    @cached_property
+    def _sorted(self) -> list[bytes]:
+        return [self.tokens[index] for index in self.order.tolist()]
+
+    def beginning_with(self, data: bytes) -> npt.NDArray[np.int32]:
+        """Ids of the tokens that begin with `data`, itself included."""
+        low = bisect_left(self._sorted, data)
+        high = bisect_left(self._sorted, data + b"\xff" * 64)
+        return self.order[low:high]
+
+    @cached_property
+    def eos_mask(self) -> npt.NDArray[np.int32]:
+        """[words] the end tokens' bits."""
+        return self.mask_of(self.eos_ids)
+
+    def mask_of(self, ids: Sequence[int] | npt.NDArray[np.integer]) -> npt.NDArray[np.int32]:
+        """[words] with the bits of `ids` set."""
+        bits = np.zeros(self.words * 32, np.uint8)
+        bits[np.asarray(ids, np.int64)] = 1
+        return np.packbits(bits, bitorder="little").view(np.int32)
