@@ -111,6 +111,26 @@ class ScheduleConfig:
 
 
 @dataclass(frozen=True)
+class GrammarConfig:
+    """Structured output."""
+
+    grammar_backend: str = flag("auto", "Engine of constraints: auto, native, llguidance, xgrammar or none.")
+    constrained_json_any_whitespace: bool = flag(
+        False, "Let constrained JSON be laid out freely; otherwise its separators are exactly ', ' and ': '."
+    )
+    constrained_json_disable_any_whitespace: bool = flag(
+        True, "Accepted for SGLang scripts; free white space is off unless asked for."
+    )
+    grammar_residual: str = flag(
+        "check",
+        "JSON schemas that no grammar can state: check the values as they are completed, or refuse them.",
+        choices=("check", "refuse"),
+    )
+    grammar_cache_mb: int = flag(256, "MiB of compiled constraints that are kept for later requests.")
+    disable_jump_forward: bool = flag(False, "Let the model write forced tokens one by one.")
+
+
+@dataclass(frozen=True)
 class ServerConfig:
     """HTTP."""
 
@@ -156,6 +176,7 @@ class Config:
     device: DeviceConfig = DeviceConfig()
     cache: CacheConfig = CacheConfig()
     schedule: ScheduleConfig = ScheduleConfig()
+    grammar: GrammarConfig = GrammarConfig()
     server: ServerConfig = ServerConfig()
     log: LogConfig = LogConfig()
 
@@ -242,6 +263,7 @@ class Config:
             ("max_running_requests", s.max_running_requests),
             ("max_prefill_tokens", s.max_prefill_tokens),
             ("stream_interval", v.stream_interval),
+            ("grammar_cache_mb", self.grammar.grammar_cache_mb),
         ):
             need(value is None or value >= 1, name, value, "at least 1")
         need(
@@ -278,6 +300,10 @@ class Config:
             self.cache.radix_eviction_policy,
             "--radix-eviction-policy",
         )
+        if self.grammar.grammar_backend not in ("auto", "none"):
+            check_name(
+                "grammar backend", "radixlang.grammar:ENGINES", self.grammar.grammar_backend, "--grammar-backend"
+            )
         if d.attention_backend != "auto":
             check_name(
                 "attention backend", "radixlang.attention:BACKENDS", d.attention_backend, "--attention-backend"
@@ -290,6 +316,7 @@ _GROUPS: dict[str, type] = {
     "device": DeviceConfig,
     "cache": CacheConfig,
     "schedule": ScheduleConfig,
+    "grammar": GrammarConfig,
     "server": ServerConfig,
     "log": LogConfig,
 }

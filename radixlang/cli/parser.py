@@ -65,7 +65,10 @@ UNAVAILABLE: dict[str, tuple[str, ...]] = {
             "--enable-flashinfer-mla",
         ),
     ),
-    "constrained output": ("--grammar-backend", "--constrained-json-", "--disable-outlines-disk-cache"),
+    "this layout of constrained JSON": (
+        *("--constrained-json-whitespace-pattern", "--constrained-json-max-whitespace-cnt"),
+        "--disable-outlines-disk-cache",
+    ),
     "tool-call and reasoning parsers": (
         *("--tool-call-parser", "--reasoning-parser", "--tool-server"),
         *("--enable-strict-thinking", "--strip-thinking-cache"),
