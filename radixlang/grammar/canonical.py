@@ -71,57 +71,52 @@ class CanonicalState:
         return CanonicalState(self._inner.copy(), self._vocabulary, self._history.copy())
 
 
-def certain(tokens: list[int], before: list[int], state: GrammarState, vocabulary: Vocabulary) -> list[int]:
-    """The first of the forced `tokens` that stand however the text goes on; `state` is where they begin."""
-    pieces = [vocabulary.tokens[token] for token in tokens]
-    keep = _as_encoded(tokens, pieces, before, vocabulary)
-    return tokens[: _not_spanned(tokens[:keep], pieces, state, vocabulary)]
+def certain(forced: list[int], before: list[int], state: GrammarState, vocabulary: Vocabulary) -> list[int]:
+    """The tokens that stand, however the text goes on, where the bytes of `forced` must follow; `state` is where
+    these begin, `before` the tokens in front of them."""
+    special = next((i for i, token in enumerate(forced) if not vocabulary.tokens[token]), len(forced))
+    if special == 0:
+        return forced[:1]  # a special token has no other spelling
+    data = b"".join(vocabulary.tokens[token] for token in forced[:special])
+    tokens = _as_encoded(data, before, vocabulary)
+    return tokens[: _not_spanned(tokens, data, state, vocabulary)]
 
 
-def _as_encoded(tokens: list[int], pieces: list[bytes], before: list[int], vocabulary: Vocabulary) -> int:
-    """How many of the tokens the tokenizer finds too."""
+def _as_encoded(data: bytes, before: list[int], vocabulary: Vocabulary) -> list[int]:
+    """The tokens that the tokenizer makes of the bytes behind `before`; none if it cuts across the seam."""
     context = [vocabulary.tokens[token] for token in before]
     while context and (not context[0] or 0x80 <= context[0][0] < 0xC0):  # no whole character begins here
         del context[0]
     head = b"".join(context)
     try:
-        text = (head + b"".join(pieces)).decode()
+        text = (head + data).decode()
     except UnicodeDecodeError as error:
         text = error.object[: error.start].decode(errors="ignore")
-    at, ids = 0, iter(vocabulary.encode(text))
-    for found in ids:
+    at, out = 0, []
+    for token in vocabulary.encode(text):
         if at >= len(head):
-            break
-        at += len(vocabulary.tokens[found])
-    else:
-        return 0
-    if at != len(head):
-        return 0
-    keep = 0
-    for token in tokens:
-        if token != found:
-            break
-        keep += 1
-        found = next(ids, -1)
-    return keep
+            out.append(token)
+        at += len(vocabulary.tokens[token])
+        if at > len(head) and not out:
+            return []
+    return out
 
 
-def _not_spanned(tokens: list[int], pieces: list[bytes], state: GrammarState, vocabulary: Vocabulary) -> int:
+def _not_spanned(tokens: list[int], data: bytes, state: GrammarState, vocabulary: Vocabulary) -> int:
     """How many of the tokens come before the first place from which a token may reach beyond the forced bytes."""
-    longer: dict[int, np.ndarray] = {}
-    for i in range(len(tokens)):
-        rest = b"".join(pieces[i:])
+    at, longer = 0, []
+    for token in tokens:
+        rest = data[at:]
         ids = vocabulary.beginning_with(rest)
-        ids = ids[ids != tokens[i]] if len(pieces) == i + 1 else ids
-        longer[i] = ids[[len(vocabulary.tokens[index]) > len(rest) for index in ids.tolist()]] if len(ids) else ids
-    if not any(len(ids) for ids in longer.values()):
+        longer.append(ids[np.array([len(vocabulary.tokens[i]) > len(rest) for i in ids.tolist()], np.bool_)])
+        at += len(vocabulary.tokens[token])
+    if not any(map(len, longer)):
         return len(tokens)
     walker = state.copy()
     row = np.zeros(vocabulary.words, np.int32)
-    for i, token in enumerate(tokens):
-        if len(longer[i]):
+    for i, (token, ids) in enumerate(zip(tokens, longer, strict=True)):
+        if len(ids):
             walker.fill(row)
-            ids = longer[i]
             if ((row.view(np.uint32)[ids >> 5] >> (ids & 31).astype(np.uint32)) & 1).any():
                 return i
         if not walker.accept(token):
