@@ -17,6 +17,8 @@ class StepBuilder:
     def __init__(self) -> None:
         self.requests: list[Request] = []
         """by plan index"""
+        self.tenants: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+        """by plan index, the rows' tenants (see `Rows.tenant`) when the plan was made"""
         self.ending: list[int] = []
         """plan indexes of requests that end with this step without a token"""
         self.prompt_tokens = 0
@@ -55,8 +57,11 @@ class StepBuilder:
             output = request.output().copy()
         self._setups.append(RowSetup(request.row, sampling, prompt, output, request.generated))
 
-    def decodes(self, requests: list[Request], rows: Ints, starts: Ints) -> None:
-        """Rows that take their one token from the device's table and draw the next."""
+    def decodes(
+        self, requests: list[Request], rows: Ints, starts: Ints, wishes: npt.NDArray[np.integer]
+    ) -> None:
+        """Rows that take their one token from the device's table and draw the next; those at `wishes` want
+        log-probabilities."""
         first = self.size
         self.requests.extend(requests)
         self._rows.append(rows)
@@ -64,9 +69,8 @@ class StepBuilder:
         self._counts.append(np.ones(len(rows), np.int32))
         self._tokens.append(np.full(len(rows), FROM_TABLE, np.int32))
         self._samples.append(np.ones(len(rows), np.bool_))
-        for index, request in enumerate(requests, first):
-            if request.logprobs is not None:
-                self._wish(index, request, 0, 0, True)
+        for at in wishes.tolist():
+            self._wish(first + at, requests[at], 0, 0, True)
 
     def prompt(self, request: Request, start: int, count: int, complete: bool) -> None:
         """A part of the known tokens; `complete` when it reaches the end of them."""
