@@ -12,6 +12,7 @@ import torch
 
 from radixlang.channel import ZmqReceiver, ZmqSender
 from radixlang.engine.build import engine_info, scheduler_limits
+from radixlang.engine.idle import Collector
 from radixlang.engine.loop import EngineLoop
 from radixlang.executor import EngineShape
 from radixlang.executor.inputs import check
@@ -102,6 +103,7 @@ def engine_stage(start: Start, sender: ZmqSender) -> None:
         receiver,
         sender,
         engine_info(shape, time.time()),
+        collector=Collector(),
     )
     sender.send(Ready("engine", loop.info))
     loop.run()

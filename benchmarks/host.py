@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import json
 import os
 import random
@@ -34,6 +33,7 @@ from empty_device import ROWS, VOCABULARY, EmptyDevice, shape_of
 from radixlang.channel import ZmqReceiver, ZmqSender
 from radixlang.config import Config
 from radixlang.engine.build import engine_info, scheduler_limits
+from radixlang.engine.idle import Collector
 from radixlang.engine.loop import EngineLoop
 from radixlang.engine.recorder import HOST_PARTS, StepRecorder
 from radixlang.messages import FromEngine, Generate, ToEngine, Tokens, pack_ids
@@ -62,6 +62,7 @@ class Loop:
             ZmqSender(f"ipc://{self._folder}/out"),
             engine_info(shape, time.time()),
             recorder=self.recorder,
+            collector=Collector(),
         )
 
     def close(self) -> None:
@@ -101,11 +102,7 @@ def pair(samples: list[float]) -> str:
 def step(arguments: argparse.Namespace) -> None:
     """Host work of the turns that launch and process a decode step of all rows."""
     loop = Loop(max_running_requests=ROWS)
-    gc.collect()
-    gc.freeze()
-    gc.disable()
     loop.run(prompts_of(ROWS, 64), arguments.steps + 8)
-    gc.enable()
     turns = [turn for turn in loop.recorder.take() if turn.rows == turn.tokens == ROWS][8:]
     loop.close()
     print(f"| host work a step at {ROWS} rows, ms | median / p99 |\n|---|---|")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from radixlang.cache import Match, PagePool, make_cache
+from radixlang.cache import Match, PagePool, TreeNode, make_cache
 from radixlang.plan import Ints
 from radixlang.scheduler.limits import SchedulerLimits
 from radixlang.scheduler.request import Request
@@ -30,6 +30,8 @@ class Pages:
         self._retired: list[Ints] = []
         self._rewrites: list[tuple[Request, int, int]] = []
         self._due: list[tuple[Request, int, int]] = []
+        self._sources: list[TreeNode] = []
+        self._sealed = 0
 
     @property
     def available(self) -> int:
@@ -61,6 +63,26 @@ class Pages:
         self.tree.hit(match.node)
         request.shared = len(match.pages)
         request.node = match.node
+
+    def part_page(self, request: Request, match: Match, cap: int, needed: int) -> tuple[int, int] | None:
+        """(page id, tokens) of a cached page that begins with half a page or more of the tokens behind the match:
+        a copy of it saves computing them. It stays where it is until `end_step`. None when there is no such page,
+        or when keeping it would leave less than `needed` pages to take.
+
+        Copies are made before a step's writes, so a page that the plan in the making writes is none.
+        """
+        tokens = request.tokens.view()[match.tokens : min(cap, match.tokens + self.size)]
+        if 2 * len(tokens) < self.size:
+            return None
+        node, shared = self.tree.part_page(match.node, tokens)
+        if 2 * shared < self.size or node.created > self._sealed:
+            return None
+        self.tree.lock(node)
+        if needed > self.available:
+            self.tree.unlock(node)
+            return None
+        self._sources.append(node)
+        return int(node.pages[0]), shared
 
     def settle(self, request: Request, tokens: int) -> None:
         """Share the full pages of the request's first `tokens` tokens, all of them granted, while it runs.
@@ -117,12 +139,19 @@ class Pages:
         self.pool.free(self.tree.forget(node))
 
     def begin_step(self) -> None:
-        """The last plan is sealed: duplicates it still used may be handed out."""
+        """The last plan is sealed: duplicates it still used may be handed out, what it writes may be copied."""
+        self._sealed = self.tree.clock
         for pages in self._retired:
             self.pool.free(pages)
         self._retired.clear()
         self._due += self._rewrites
         self._rewrites.clear()
+
+    def end_step(self) -> None:
+        """No more pages are taken for this plan: those it copies may be evicted again."""
+        for node in self._sources:
+            self.tree.unlock(node)
+        self._sources.clear()
 
     def rewrites(self) -> list[tuple[int, int, Ints]]:
         """(row, first index, page ids) to put into the page table with this step's plan, told once."""

@@ -19,6 +19,7 @@ import time
 
 import numpy as np
 
+from radixlang.cache import Match
 from radixlang.errors import OverloadedError, RequestError
 from radixlang.messages import Embedding, Failed, Generate, Stats, Tokens
 from radixlang.plan import Action, Flush, Ints, PositionLogprobs, StepPlan, StepResult
@@ -178,6 +179,7 @@ class Scheduler:
             self._grant_suspect(step, now)
         else:
             self._grant(step, now)
+        self._pages.end_step()
         if not step.size:
             return None
         for row, first, pages in self._pages.rewrites():
@@ -349,11 +351,25 @@ class Scheduler:
         self._filling[request.row] = request
         step.setup(request)
         step.page_run(request.row, 0, match.pages)
+        self._copy_part(step, request, match, cap, must)
         if not request.retractions:
-            request.cached_tokens = match.tokens
+            request.cached_tokens = int(self._rows.computed[request.row])
         granted = self._grant_prompt(step, request)
         assert granted, "an admitted request got no grant"
         return True
+
+    def _copy_part(self, step: StepBuilder, request: Request, match: Match, cap: int, needed: int) -> None:
+        """Begin with a copy where a cached page shares only its first tokens with the request."""
+        part = self._pages.part_page(request, match, cap, needed)
+        if part is None:
+            return
+        source, tokens = part
+        fresh = self._pages.take(1)
+        assert fresh is not None
+        step.copy_page(source, int(fresh[0]))
+        step.page_run(request.row, len(match.pages), fresh)
+        self._rows.add_pages(request, fresh)
+        self._rows.computed[request.row] += tokens
 
     def _pages_to_come(self, request: Request) -> int:
         have = int(self._rows.capacity[request.row]) // self.limits.page_size

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from radixlang.plan import FROM_TABLE, Action, Ints, LogprobWish, RowSetup, StepPlan
+from radixlang.plan import FROM_TABLE, Action, CopyPages, Ints, LogprobWish, RowSetup, StepPlan
 from radixlang.scheduler.request import Request
 
 _EMPTY: Ints = np.zeros(0, np.int32)
@@ -28,6 +28,7 @@ class StepBuilder:
         self._tokens: list[Ints] = []
         self._samples: list[npt.NDArray[np.bool_]] = []
         self._pooled: list[int] = []
+        self._copies: list[tuple[int, int]] = []
         self._table: list[Ints] = []
         self._setups: list[RowSetup] = []
         self._wishes: list[LogprobWish] = []
@@ -46,6 +47,10 @@ class StepBuilder:
         """Entries `first`, `first + 1`, … of one row."""
         if len(pages):
             self.page_entries(row, np.arange(first, first + len(pages), dtype=np.int32), pages)
+
+    def copy_page(self, source: int, target: int) -> None:
+        """Copy a page before the step's writes."""
+        self._copies.append((source, target))
 
     def setup(self, request: Request) -> None:
         """The request has just been given its row."""
@@ -104,6 +109,9 @@ class StepBuilder:
     def build(self, step: int, actions: tuple[Action, ...]) -> StepPlan:
         pools = np.zeros(self.size, np.bool_)
         pools[self._pooled] = True
+        if self._copies:
+            source, target = np.array(self._copies, np.int32).T.copy()
+            actions += (CopyPages(source, target),)
         return StepPlan(
             step=step,
             rows=np.concatenate(self._rows),
