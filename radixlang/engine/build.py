@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from radixlang.channel import Receiver, Sender
 from radixlang.config import Config
+from radixlang.engine.idle import Collector
 from radixlang.engine.loop import EngineLoop
 from radixlang.engine.recorder import StepRecorder
 from radixlang.executor import EngineShape, Executor
@@ -63,11 +64,13 @@ def build_engine(
     recorder: StepRecorder | None = None,
     followers: Sequence[Sender] = (),
     meeting: str = "",
+    own_process: bool = False,
 ) -> EngineLoop:
     """Load the model and return the loop, ready to run. A `recorder` gets the times of every step.
 
     With `tp_size` above 1 this is the first rank: `followers` are the ways to the others, `meeting` is the file in
-    which all meet.
+    which all meet. `own_process`: nothing else lives in this process, so garbage is collected when the engine is
+    idle.
 
     Raises:
         ConfigError, ModelError: before anything is served.
@@ -100,4 +103,5 @@ def build_engine(
         log_interval=config.log.decode_log_interval,
         recorder=recorder,
         profile=profile,
+        collector=Collector() if own_process else None,
     )

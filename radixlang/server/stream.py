@@ -185,7 +185,7 @@ class Sequence:
         self,
         stream: Stream,
         request: GenerateRequest,
-        prompt_ids: SequenceOf[int],
+        prompt_ids: np.ndarray,
         sampling: SamplingParams,
         rid: str,
         index: int,
@@ -217,7 +217,7 @@ class Sequence:
         start = request.logprob_start_len
         if self.prompt_logprobs is not None and 0 <= start < len(prompt_ids):
             # Nothing predicts the first position asked for: its entry is null, and the engine sends none.
-            self.prompt_logprobs.add_unknown(prompt_ids[start])
+            self.prompt_logprobs.add_unknown(int(prompt_ids[start]))
         self._ids = bytearray()
         self._texts: list[str] = []
         self._seen_ids = 0
