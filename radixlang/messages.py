@@ -27,6 +27,24 @@ def unpack_ids(data: bytes) -> np.ndarray:
 # ---- server → engine ----
 
 
+class GrammarSpec(msgspec.Struct, frozen=True, array_like=True):
+    """A constraint on a text. `kind` json_schema, regex, choice, ebnf or structural_tag; `text` is the schema's
+    JSON, the pattern, a JSON list of choices, a GBNF or Lark grammar, or the tag's JSON. The kind `any` holds nothing
+    back: it is for thoughts that have a budget.
+    """
+
+    kind: str
+    text: str
+    any_whitespace: bool = False
+    """JSON may be laid out freely; otherwise its separators are exactly `, ` and `: `"""
+    refuse_residual: bool = False
+    """refuse a schema that no grammar can state exactly, instead of checking values as they are completed"""
+    thinking_end: tuple[int, ...] = ()
+    """the text begins with thoughts, which end with these token ids; the constraint holds after them"""
+    thinking_budget: int | None = None
+    """most tokens of the thoughts; then their end is forced"""
+
+
 class Generate(msgspec.Struct, tag=True, array_like=True):
     """Start one sequence (the server has already expanded `n` and batches)."""
 
@@ -45,6 +63,7 @@ class Generate(msgspec.Struct, tag=True, array_like=True):
     received: float = 0.0
     #: ids that end a text, as the tokenizer's files name them; empty: the model's config decides
     eos_ids: tuple[int, ...] = ()
+    grammar: GrammarSpec | None = None
 
 
 class Abort(msgspec.Struct, tag=True, array_like=True):

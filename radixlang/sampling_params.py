@@ -207,6 +207,11 @@ class RowSampling(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         """True when the distribution depends on the tokens seen so far."""
         return self.frequency_penalty != 0.0 or self.presence_penalty != 0.0 or self.repetition_penalty != 1.0
 
+    @property
+    def follows_output(self) -> bool:
+        """True when a draw depends on the tokens made so far, their number included."""
+        return self.penalised or self.min_new_tokens > 0 or not self.greedy
+
     @classmethod
     def of(cls, params: SamplingParams, eos_ids: tuple[int, ...], seed: int) -> RowSampling:
         """The device's view of `params`; `eos_ids` end a text of this model."""

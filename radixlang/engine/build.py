@@ -14,8 +14,12 @@ from radixlang.engine.idle import Collector
 from radixlang.engine.loop import EngineLoop
 from radixlang.engine.recorder import StepRecorder
 from radixlang.executor import EngineShape, Executor
+from radixlang.grammar.manager import GrammarManager
+from radixlang.grammar.vocabulary import Vocabulary
+from radixlang.scheduler.constraints import Constraints
 from radixlang.scheduler.limits import SchedulerLimits
 from radixlang.scheduler.scheduler import Scheduler
+from radixlang.text.worker import load_for
 
 
 def engine_info(shape: EngineShape, started: float) -> dict[str, Any]:
@@ -54,6 +58,21 @@ def scheduler_limits(config: Config, shape: EngineShape) -> SchedulerLimits:
         random_seed=seed if seed is not None else secrets.randbits(63),
         encoder=shape.encoder,
     )
+
+
+def constraints(config: Config, shape: EngineShape) -> Constraints | None:
+    """What serves structured output; None for a model that makes no text."""
+    if config.model.skip_tokenizer_init or shape.encoder:
+        return None
+
+    def vocabulary() -> Vocabulary:
+        tokenizer = load_for(config)
+        assert tokenizer is not None
+        return Vocabulary.of(tokenizer, shape.vocab_size)
+
+    options = config.grammar
+    manager = GrammarManager(vocabulary, options.grammar_backend, cache_bytes=options.grammar_cache_mb << 20)
+    return Constraints(manager, jump=not options.disable_jump_forward)
 
 
 def build_engine(
@@ -95,7 +114,7 @@ def build_engine(
         executor = Leader(device, followers)
     return EngineLoop(
         executor,
-        Scheduler(scheduler_limits(config, shape)),
+        Scheduler(scheduler_limits(config, shape), constraints=constraints(config, shape)),
         receiver,
         sender,
         engine_info(shape, started),

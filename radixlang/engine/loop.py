@@ -111,6 +111,7 @@ class EngineLoop:
             self._answers = []
         launched = self._launch()
         if not self.overlap and launched is not None:
+            self._sample(launched)
             self._process(launched)
             launched = None
         previous, self._running = self._running, launched
@@ -119,6 +120,8 @@ class EngineLoop:
         elif launched is None and not self._quiet:
             # Requests wait for something outside (memory held by nobody, a time-out): do not spin.
             time.sleep(0.001)
+        if self._running is not None:
+            self._sample(self._running)
         if self.profile is not None:
             self.profile.launched(self._steps)
         self._report()
@@ -139,6 +142,16 @@ class EngineLoop:
         except Exception as error:
             self._abandon([plan], error)
             return None
+
+    def _sample(self, step: tuple[StepPlan, Any]) -> None:
+        """Give a launched step its masks: the tokens before it are known now."""
+        plan, ticket = step
+        if not len(plan.masked):
+            return
+        masks = self.scheduler.masks(plan)
+        for message in self.scheduler.take_messages():
+            self.sender.send(message)
+        self.executor.sample(ticket, masks)
 
     def _process(self, step: tuple[StepPlan, Any]) -> None:
         plan, ticket = step

@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 if TYPE_CHECKING:
     from radixlang.grammar.limits import GrammarLimits
-    from radixlang.grammar.spec import GrammarSpec
     from radixlang.grammar.vocabulary import Vocabulary
+    from radixlang.messages import GrammarSpec
 
 Mask = npt.NDArray[np.int32]
 """[words] bit i of word w: token 32 w + i is allowed"""

@@ -16,7 +16,8 @@ from llguidance.gbnf_to_lark import any_to_lark
 from radixlang.grammar.errors import GrammarError, GrammarFailure
 from radixlang.grammar.grammar import Grammar, Mask
 from radixlang.grammar.limits import GrammarLimits
-from radixlang.grammar.spec import GrammarSpec, read_json
+from radixlang.grammar.spec import read_json
+from radixlang.messages import GrammarSpec
 from radixlang.grammar.structural_tag import literal_pieces, to_lark
 
 if TYPE_CHECKING:

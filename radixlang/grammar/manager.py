@@ -13,7 +13,8 @@ from radixlang.grammar.canonical import CanonicalState
 from radixlang.grammar.errors import GrammarError
 from radixlang.grammar.grammar import Engine, Grammar, GrammarState
 from radixlang.grammar.limits import GrammarLimits
-from radixlang.grammar.spec import GrammarSpec
+from radixlang.grammar.spec import key_of
+from radixlang.messages import GrammarSpec
 from radixlang.grammar.thinking import AnyGrammar, ThinkingGrammar
 from radixlang.grammar.vocabulary import Vocabulary
 from radixlang.log import get_logger
@@ -63,12 +64,13 @@ class GrammarManager:
 
     def get(self, spec: GrammarSpec) -> Future[Grammar]:
         """The compiled constraint; its result raises GrammarError when there is none."""
+        key = key_of(spec)
         with self._lock:
-            future = self._known.get(spec.key)
+            future = self._known.get(key)
             if future is None:
-                future = self._known[spec.key] = self._pool.submit(self._compile, spec)
-                future.add_done_callback(lambda done: self._keep(spec.key, done))
-            self._known.move_to_end(spec.key)
+                future = self._known[key] = self._pool.submit(self._compile, spec)
+                future.add_done_callback(lambda done: self._keep(key, done))
+            self._known.move_to_end(key)
         return future
 
     def start(self, spec: GrammarSpec, grammar: Grammar) -> GrammarState:

@@ -1,4 +1,4 @@
-"""A request's constraint, as it travels from the server to the engine. Must not know how it is compiled."""
+"""A request's constraint, read from its sampling parameters. Must not know how it is compiled."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import hashlib
 import json
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from radixlang.grammar.errors import GrammarError
+from radixlang.messages import GrammarSpec
 
 if TYPE_CHECKING:
     from radixlang.sampling_params import SamplingParams
@@ -17,27 +16,10 @@ MAX_TEXT = 1 << 20
 """bytes of a constraint; longer ones are refused unread"""
 
 
-class GrammarSpec(msgspec.Struct, frozen=True, array_like=True):
-    """`text` is the schema's JSON, the pattern, a JSON list of choices, a GBNF or Lark grammar, or a tag's JSON.
-    The kind `any` holds nothing back: it is for thoughts that have a budget.
-    """
-
-    kind: str
-    text: str
-    any_whitespace: bool = False
-    """JSON may be laid out freely; otherwise its separators are exactly `, ` and `: `"""
-    refuse_residual: bool = False
-    """refuse a schema that no grammar can state exactly, instead of checking values as they are completed"""
-    thinking_end: tuple[int, ...] = ()
-    """the text begins with thoughts, which end with these token ids; the constraint holds after them"""
-    thinking_budget: int | None = None
-    """most tokens of the thoughts; then their end is forced"""
-
-    @property
-    def key(self) -> str:
-        """Equal for constraints that compile to the same grammar."""
-        parts = (self.kind, self.text, self.any_whitespace, self.refuse_residual)
-        return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()
+def key_of(spec: GrammarSpec) -> str:
+    """Equal for constraints that compile to the same grammar."""
+    parts = (spec.kind, spec.text, spec.any_whitespace, spec.refuse_residual)
+    return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def spec_of(sampling: SamplingParams, any_whitespace: bool = False, refuse_residual: bool = False) -> GrammarSpec | None:

@@ -16,6 +16,9 @@ def finish_reason(request: Request, token: int, size: int) -> dict[str, Any] | N
     """The finish reason after `token`, the newest of `size` tokens; None while the request goes on."""
     if token in request.ends:
         return {"type": "stop", "matched": token}
+    if request.grammar is not None and request.grammar.finished:
+        # The model could only end the text now: this says what it would have said.
+        return {"type": "stop", "matched": min(request.ends, default=None)}
     if size >= request.limit:
         return {"type": "length", "length": size - request.prompt_length}
     return None
@@ -42,10 +45,10 @@ class News:
         self.finishes += [None] * count
         self.metas += [None] * count
 
-    def token(self, request: Request, token: int, reason: dict[str, Any] | None, now: float) -> None:
-        """One more token of a request."""
-        self.ids.append(token)
-        self._entry(request, 1, reason, now)
+    def tokens(self, request: Request, tokens: list[int], reason: dict[str, Any] | None, now: float) -> None:
+        """Some more tokens of a request, at least one."""
+        self.ids += tokens
+        self._entry(request, len(tokens), reason, now)
 
     def ending(self, request: Request, reason: dict[str, Any], now: float) -> None:
         """The end of a request without a token."""

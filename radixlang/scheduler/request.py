@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from radixlang.grammar.grammar import GrammarState
 from radixlang.messages import Generate, RequestMeta
 from radixlang.plan import Ints
 from radixlang.sampling_params import RowSampling
@@ -93,6 +94,7 @@ class Request:
         "serial",
         "shared",
         "state",
+        "surplus",
         "tokens",
         "waits",
         "work",
@@ -118,7 +120,8 @@ class Request:
         self.logprobs = LogprobState.of(message, len(tokens))
         self.work = max(limit - 1, self.prompt_length)
         """tokens that will be computed in all: the last output token never is"""
-        self.grammar: Any = None
+        self.grammar: GrammarState | None = None
+        """what its text must look like; stands behind the last token known to the host"""
         self.waits: dict[str, None] = {}
         """names of what must come first, in order; it may be admitted when this is empty"""
         self.state = State.WAITING
@@ -127,6 +130,8 @@ class Request:
         self.shared = 0
         """the first pages of its row that belong to the tree and are locked through `node`"""
         self.node: TreeNode | None = None
+        self.surplus = 0
+        """its next results that are to be dropped: they were drawn before the host knew better"""
         self.pending = 0
         """tokens sampled before it lost its row whose values are still unknown"""
         self.admission = 0

@@ -52,6 +52,8 @@ class Rows:
         """every token is looked at one by one: the first of a request, or log-probabilities belong to it"""
         self.wishes: Bools = np.zeros(size, np.bool_)
         """log-probabilities are wanted"""
+        self.constrained: Bools = np.zeros(size, np.bool_)
+        """the request has a grammar"""
         self.ends: Ints = np.full((size, ENDS), _NO_TOKEN, np.int32)
         """[count + 1, ENDS] token ids that end the request"""
         self.outputs: Ints = np.zeros((size, limits.context_length), np.int32)
@@ -84,6 +86,7 @@ class Rows:
         self.tenant[row] = self._takings
         self.wishes[row] = request.logprobs is not None
         self.watched[row] = True
+        self.constrained[row] = request.grammar is not None
         self.ends[row] = _NO_TOKEN
         if len(request.ends) <= ENDS:
             self.ends[row, : len(request.ends)] = list(request.ends)
@@ -113,6 +116,16 @@ class Rows:
         look |= (self.ends[rows] == tokens[:, None]).any(1)
         return look
 
+    def put(self, request: Request, tokens: list[int]) -> None:
+        """Some more tokens for one row."""
+        row, made = request.row, int(self.made[request.row])
+        self.outputs[row, made : made + len(tokens)] = tokens
+        self.made[row] = made + len(tokens)
+
+    def flying(self, request: Request) -> int:
+        """Tokens of the request that are drawn, or will be by what is launched, and that the host does not know."""
+        return int(self.length[request.row]) - self.known(request)
+
     def looked(self, request: Request) -> None:
         """The first token has been told; watch on only what cannot be seen in the columns."""
         self.watched[request.row] = request.logprobs is not None or len(request.ends) > ENDS
@@ -126,6 +139,7 @@ class Rows:
         row = request.row
         request.tokens.extend(self.outputs[row, : self.made[row]])
         self.made[row] = 0
+        self.most[row] = request.limit - request.tokens.size
 
     # ---- pages ----
 

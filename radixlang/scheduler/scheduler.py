@@ -21,10 +21,12 @@ import numpy as np
 
 from radixlang.cache import Match
 from radixlang.errors import OverloadedError, RequestError
+from radixlang.grammar.errors import GrammarFailure
 from radixlang.messages import Embedding, Failed, Generate, Stats, Tokens
 from radixlang.plan import Action, Flush, Ints, PositionLogprobs, StepPlan, StepResult
 from radixlang.scheduler.admission import NewTokenRatio, expected_pages, pages_to_come
 from radixlang.scheduler.arrivals import Arrivals
+from radixlang.scheduler.constraints import Constraints, no_constraints
 from radixlang.scheduler.finish import News, finish_reason
 from radixlang.scheduler.limits import SchedulerLimits
 from radixlang.scheduler.pages import Pages
@@ -49,11 +51,14 @@ class Scheduler:
     `process`, or by `take_messages`, which the engine calls after each `schedule`.
     """
 
-    def __init__(self, limits: SchedulerLimits, now: float | None = None) -> None:
+    def __init__(
+        self, limits: SchedulerLimits, now: float | None = None, constraints: Constraints | None = None
+    ) -> None:
         self.limits = limits
         self.totals = Totals()
         self._policy = POLICIES.get(limits.policy)
         self._arrivals = Arrivals(limits)
+        self._constraints = constraints
         self._requests: dict[str, Request] = {}
         self._queue = WaitingQueue()
         self._rows = Rows(limits)
@@ -64,6 +69,8 @@ class Scheduler:
         """row → running request with more than its newest token to compute, in order of admission"""
         self._decoding: dict[int, Request] = {}
         """row → other running request, in the order in which they got there"""
+        self._jumping: dict[int, Request] = {}
+        """row → running request with several tokens to compute that no prompt brought: its grammar forced them"""
         self._decode_rows: Ints | None = None
         """rows of `_decoding`, None when out of date"""
         self._prompt_steps = 0
@@ -88,6 +95,10 @@ class Scheduler:
         try:
             self._check_room(message)
             request = self._arrivals.request(message, now)
+            if message.grammar is not None:
+                if self._constraints is None:
+                    raise no_constraints()
+                self._constraints.begin(request, message.grammar)
         except RequestError as error:
             self.totals.num_refused_requests += 1
             return Failed(message.rid, error.status, str(error))
@@ -145,13 +156,15 @@ class Scheduler:
             self._queue.remove(request)
         request.state = State.ENDED
         del self._requests[request.rid]
+        if self._constraints is not None:
+            self._constraints.forget(request)
         if request in self._suspects:
             self._suspects.remove(request)
 
     def _leave_row(self, request: Request, keep: bool = True) -> None:
         """Give pages and row back. Steps in flight may still write there: they run before any later plan."""
         row = request.row
-        if self._filling.pop(row, None) is None:
+        if self._filling.pop(row, None) is None and self._jumping.pop(row, None) is None:
             del self._decoding[row]
             self._decode_rows = None
         self._retry_step = 0
@@ -172,6 +185,7 @@ class Scheduler:
     def schedule(self, now: float) -> StepPlan | None:
         """The next step; None when there is nothing to do before a result or a request arrives."""
         self._refuse_late(now)
+        self._settle_constraints()
         self._pages.begin_step()
         step = StepBuilder()
         self._budget = self.limits.prompt_budget
@@ -184,7 +198,7 @@ class Scheduler:
             return None
         for row, first, pages in self._pages.rewrites():
             step.page_run(row, first, pages)
-        plan = step.build(self._step, tuple(self._actions))
+        plan = step.build(self._step, tuple(self._actions), self._rows.constrained)
         step.tenants = self._rows.tenant[plan.rows]
         self._actions.clear()
         self._flights[self._step] = step
@@ -201,6 +215,11 @@ class Scheduler:
             sentence = f"The request waited {now - request.received:.1f} s in the queue, the limit is {most:g} s."
             self._outbox.append(self._fail(request, OVERLOADED, sentence))
 
+    def _settle_constraints(self) -> None:
+        if self._constraints:
+            for request, sentence in self._constraints.settle():
+                self._outbox.append(self._fail(request, BAD_REQUEST, sentence))
+
     def _grant(self, step: StepBuilder, now: float) -> None:
         """Share the step out."""
         if not self.limits.mixed:
@@ -213,6 +232,7 @@ class Scheduler:
                     return
         self._prompt_steps = 0
         retracted = self._grant_decodes(step)
+        retracted |= self._grant_jumps(step)
         if step.size and not retracted:
             self._ratio.step()
         if self.limits.mixed or not step.size:
@@ -228,9 +248,9 @@ class Scheduler:
         return self._decode_rows
 
     def _can_decode(self) -> bool:
-        """Some row has a token to compute and no prompt."""
+        """Some row has something to compute and no prompt."""
         rows = self._decoders()
-        return bool((self._rows.computed[rows] < self._rows.work[rows]).any())
+        return bool(self._jumping) or bool((self._rows.computed[rows] < self._rows.work[rows]).any())
 
     def _grant_decodes(self, step: StepBuilder) -> bool:
         """One token to every row that is one token short. → whether memory was too short"""
@@ -259,6 +279,16 @@ class Scheduler:
                 columns.computed[rows] = starts + 1
                 columns.length[rows] += 1
             break
+        return retracted
+
+    def _grant_jumps(self, step: StepBuilder) -> bool:
+        """Go on with rows whose grammars forced tokens. → whether memory was too short"""
+        retracted = False
+        for row, request in list(self._jumping.items()):
+            while row in self._jumping and self._budget > 0 and not self._grant_prompt(step, request):
+                if len(self._rows.running) == 1 and self._flights:
+                    return True
+                retracted |= self._make_room()
         return retracted
 
     def _grant_prompts(self, step: StepBuilder) -> bool:
@@ -290,15 +320,18 @@ class Scheduler:
             step.page_run(row, have, fresh)
             columns.add_pages(request, fresh)
         complete = end == length
+        if row in self._jumping and request.sampling.follows_output:
+            step.setup(request)  # the device has not seen the tokens that were not drawn
         step.prompt(request, start, end - start, complete)
         columns.computed[row] = end
         self._budget -= end - start
         if complete:
             columns.length[row] += request.samples
-            del self._filling[row]
+            if self._jumping.pop(row, None) is None:
+                del self._filling[row]
+                self._pages.settle(request, length)
             self._decoding[row] = request
             self._decode_rows = None
-            self._pages.settle(request, length)
         return True
 
     def _admit(self, step: StepBuilder, now: float) -> None:
@@ -462,28 +495,122 @@ class Scheduler:
             for index, token in zip(at[~here].tolist(), tokens[~here].tolist(), strict=True):
                 request = step.requests[index]
                 if request.state is not State.ENDED:
-                    request.pending -= 1
-                    request.tokens.append(token)
-                    self._tell(request, token, news, now, result.output_logprobs.get(index))
+                    self._take_late(request, token, news, now, result.output_logprobs.get(index))
             at, rows, tokens = at[here], rows[here], tokens[here]
+        bound = columns.constrained[rows]
+        if bound.any():
+            for index, token in zip(at[bound].tolist(), tokens[bound].tolist(), strict=True):
+                self._take_bound(step.requests[index], token, news, now, result.output_logprobs.get(index))
+            at, rows, tokens = at[~bound], rows[~bound], tokens[~bound]
         look = columns.append(rows, tokens)
         plain = ~look
         news.plain(columns.rids[rows[plain]].tolist(), tokens[plain].tolist())
         for index, token in zip(at[look].tolist(), tokens[look].tolist(), strict=True):
             request = step.requests[index]
             columns.looked(request)
-            self._tell(request, token, news, now, result.output_logprobs.get(index))
+            self._tell(request, [token], news, now, result.output_logprobs.get(index))
 
-    def _tell(
+    def _take_late(
         self, request: Request, token: int, news: News, now: float, logprobs: PositionLogprobs | None
     ) -> None:
-        """The news of one request's newest token, and its end if that was the last."""
-        reason = finish_reason(request, token, self._rows.known(request))
-        news.token(request, token, reason, now)
+        """A token of a request that lost its row while it was on its way."""
+        if request.surplus:
+            request.surplus -= 1
+            return
+        request.pending -= 1
+        tokens = [token]
+        if request.grammar is not None:
+            try:
+                if not request.grammar.accept(token):
+                    if request.state is State.LANDING:
+                        self._put_back(request)  # one more token is to be made than was thought
+                    return
+                if request.state is State.WAITING and not request.pending:
+                    tokens += self._forced(request, 1)
+            except GrammarFailure as error:
+                self._outbox.append(self._fail(request, BAD_REQUEST, str(error)))
+                return
+        request.tokens.extend(np.array(tokens, np.int32))
+        self._tell(request, tokens, news, now, logprobs)
+
+    def _take_bound(
+        self, request: Request, token: int, news: News, now: float, logprobs: PositionLogprobs | None
+    ) -> None:
+        """A token of a running request that has a grammar, and those that the grammar makes follow it."""
+        if request.surplus:
+            request.surplus -= 1
+            return
+        assert request.grammar is not None
+        columns = self._rows
+        try:
+            if not request.grammar.accept(token):
+                columns.length[request.row] -= 1
+                self._go_back(request)
+                return
+            tokens = [token]
+            columns.put(request, tokens)
+            flying = columns.flying(request)
+            # The step that is on its way draws as many by itself.
+            if len(request.grammar.forced()) > flying:
+                more = self._forced(request, 0)
+                columns.put(request, more)
+                tokens += more
+        except GrammarFailure as error:
+            self._outbox.append(self._fail(request, BAD_REQUEST, str(error)))
+            return
+        self._tell(request, tokens, news, now, logprobs)
+        if len(tokens) > 1 and request.state is State.RUNNING:
+            self._jump(request, flying)
+
+    def _forced(self, request: Request, new: int) -> list[int]:
+        """Tokens that must follow; `new` tokens are known to the caller alone. None after the text's last one."""
+        assert self._constraints is not None
+        return self._constraints.jump(request, request.limit - self._rows.known(request) - new)
+
+    def _jump(self, request: Request, flying: int) -> None:
+        """The host knows better than the device: the `flying` tokens on their way are surplus, what is to be computed
+        is computed from the host's tokens."""
+        columns, row = self._rows, request.row
+        request.surplus += flying
+        columns.fold(request)
+        columns.length[row] = request.tokens.size
+        del self._decoding[row]
+        self._decode_rows = None
+        self._jumping[row] = request
+
+    def _go_back(self, request: Request) -> None:
+        """The newest token is not taken: the row draws again behind the last one that was."""
+        row = request.row
+        self._jump(request, self._rows.flying(request))
+        self._rows.computed[row] = min(int(self._rows.computed[row]), request.tokens.size - 1)
+
+    def _tell(
+        self, request: Request, tokens: list[int], news: News, now: float, logprobs: PositionLogprobs | None
+    ) -> None:
+        """The news of one request's newest tokens, and its end if these were the last."""
+        reason = finish_reason(request, tokens[-1], self._rows.known(request))
+        news.tokens(request, tokens, reason, now)
         if logprobs is not None:
             news.logprobs(logprobs)
         if reason is not None:
             self._end(request)
+
+    def masks(self, plan: StepPlan) -> np.ndarray | None:
+        """What may come next in the masked rows of a launched plan, [G, words]; None without such rows. All results
+        before it have been processed. Requests whose constraints fail end (see `take_messages`)."""
+        if not len(plan.masked):
+            return None
+        assert self._constraints is not None
+        step = self._flights[plan.step]
+        here = self._rows.tenant[plan.rows[plan.masked]] == step.tenants[plan.masked]
+        requests: list[Request | None] = [
+            step.requests[index] if there and not step.requests[index].surplus else None
+            for index, there in zip(plan.masked.tolist(), here.tolist(), strict=True)
+        ]
+        masks, failed = self._constraints.masks(requests, self._constraints.words)
+        for request, sentence in failed:
+            self._outbox.append(self._fail(request, BAD_REQUEST, sentence))
+        return masks
 
     # ---- steps that raised ----
 
@@ -509,7 +636,7 @@ class Scheduler:
                 self._leave_row(request, keep=False)
             if request.state is not State.WAITING:
                 self._put_back(request)
-            request.pending = 0
+            request.pending = request.surplus = 0
         self._suspects += [request for request in live if request not in self._suspects]
         self._pages.flush()
         return messages
@@ -543,6 +670,7 @@ class Scheduler:
         gauges: dict[str, float] = {
             "num_running_reqs": len(self._rows.running),
             "num_queue_reqs": len(self._queue),
+            "num_grammar_queue_reqs": len(self._constraints or ()),
             "token_usage": used / pages.pool.total,
             "cache_hit_rate": hit_rate,
             "gen_throughput": throughput,
@@ -563,8 +691,8 @@ class Scheduler:
         running = list(rows.running.values())
         self._pages.check(running)
         assert len(running) + rows.available == rows.count, "a row is lost"
-        assert rows.running == self._filling | self._decoding
-        assert len(running) == len(self._filling) + len(self._decoding)
+        assert rows.running == self._filling | self._decoding | self._jumping
+        assert len(running) == len(self._filling) + len(self._decoding) + len(self._jumping)
         assert not rows.made[rows.tenant == 0].any(), "a free row has tokens"
         for row, request in rows.running.items():
             computed, length = int(rows.computed[row]), int(rows.length[row])

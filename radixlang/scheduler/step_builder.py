@@ -106,22 +106,25 @@ class StepBuilder:
             if state is not None and wish.first_logit >= 0:
                 state.next = min(state.next, wish.first_logit)
 
-    def build(self, step: int, actions: tuple[Action, ...]) -> StepPlan:
+    def build(self, step: int, actions: tuple[Action, ...], constrained: npt.NDArray[np.bool_]) -> StepPlan:
+        """`constrained`: by table row, whether what is drawn there must be masked."""
         pools = np.zeros(self.size, np.bool_)
         pools[self._pooled] = True
         if self._copies:
             source, target = np.array(self._copies, np.int32).T.copy()
             actions += (CopyPages(source, target),)
+        rows, samples = np.concatenate(self._rows), np.concatenate(self._samples)
         return StepPlan(
             step=step,
-            rows=np.concatenate(self._rows),
+            rows=rows,
             starts=np.concatenate(self._starts),
             counts=np.concatenate(self._counts),
             token_ids=np.concatenate(self._tokens),
-            samples=np.concatenate(self._samples),
+            samples=samples,
             pools=pools,
             new_pages=np.concatenate(self._table) if self._table else np.zeros((0, 3), np.int32),
             setups=tuple(self._setups),
             logprobs=tuple(self._wishes),
             actions=actions,
+            masked=np.flatnonzero(samples & constrained[rows]).astype(np.int32),
         )

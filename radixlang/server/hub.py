@@ -74,7 +74,7 @@ class Hub:
         self.config = config
         self.tokenizer = tokenizer
         self.info = complete_info(info, config.model.is_embedding)
-        self.limits = Limits(self.info, config.server.allow_auto_truncate, tokenizer is not None)
+        self.limits = Limits(self.info, config.server.allow_auto_truncate, tokenizer is not None, config.grammar)
         self.metrics = Metrics(config.model_name, self.info)
         self.draining = False
         self.started = time.time()
@@ -474,4 +474,5 @@ def _message(sequence: Sequence, ids: bytes, eos_ids: tuple[int, ...]) -> Genera
         sample_index=sequence.sample,
         received=sequence.received,
         eos_ids=eos_ids,
+        grammar=request.grammar,
     )

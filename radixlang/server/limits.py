@@ -11,7 +11,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from radixlang.config import GrammarConfig
 from radixlang.errors import RequestError
+from radixlang.grammar.spec import spec_of
 from radixlang.sampling_params import SamplingParams
 from radixlang.server.stream import GenerateRequest
 from radixlang.text.stop_regex import compile_stop_regex
@@ -41,7 +43,13 @@ class Limits:
     pool), `vocab_size`, `is_generation`.
     """
 
-    def __init__(self, info: dict[str, Any], auto_truncate: bool, has_tokenizer: bool) -> None:
+    def __init__(
+        self,
+        info: dict[str, Any],
+        auto_truncate: bool,
+        has_tokenizer: bool,
+        grammar: GrammarConfig = GrammarConfig(),
+    ) -> None:
         self.vocab_size = int(info["vocab_size"])
         self.context_length = int(info["context_length"])
         self.is_generation = bool(info["is_generation"])
@@ -56,6 +64,8 @@ class Limits:
         self.max_req_input_len = self.longest - 1
         self.auto_truncate = auto_truncate
         self.has_tokenizer = has_tokenizer
+        self._any_whitespace = grammar.constrained_json_any_whitespace
+        self._refuse_residual = grammar.grammar_residual == "refuse"
 
     def check_kind(self, embed: bool) -> None:
         """Refuse generation on an embedding model and the reverse."""
@@ -140,15 +150,12 @@ class Limits:
                 "max_new_tokens",
             )
         self._check_logprobs(request, len(ids))
-        return ids, sampling
+        return ids, self._constrain(request, sampling)
 
     def _sampling(self, sampling: SamplingParams) -> SamplingParams:
         sampling.verify(self.vocab_size)
         for pattern in sampling.stop_regex:
             compile_stop_regex(pattern)
-        for name in ("json_schema", "regex", "ebnf", "structural_tag"):
-            if getattr(sampling, name) is not None:
-                raise RequestError("constrained decoding is not available in this version.", name)
         if not self.has_tokenizer and (sampling.stop or sampling.stop_regex or sampling.min_new_tokens):
             name = "stop" if sampling.stop else "stop_regex" if sampling.stop_regex else "min_new_tokens"
             raise RequestError(f"{name} needs a tokenizer; this server runs with --skip-tokenizer-init.", name)
@@ -161,6 +168,21 @@ class Limits:
         if sampling.custom_params is not None:
             changes["custom_params"] = None
         return msgspec.structs.replace(sampling, **changes) if changes else sampling
+
+    def _constrain(self, request: GenerateRequest, sampling: SamplingParams) -> SamplingParams:
+        """Give the request the constraint that its parameters hold; the parameters without it."""
+        grammar = spec_of(sampling, self._any_whitespace, self._refuse_residual)
+        if grammar is None and request.grammar is None:
+            return sampling
+        if grammar is not None:
+            if request.grammar is not None:
+                raise RequestError("A request takes one constraint, and this one has two.", grammar.kind)
+            request.grammar = grammar
+        if not self.has_tokenizer:
+            raise RequestError(
+                "Constraints need a tokenizer; this server runs with --skip-tokenizer-init.", request.grammar.kind
+            )
+        return msgspec.structs.replace(sampling, json_schema=None, regex=None, ebnf=None, structural_tag=None)
 
     def _check_logprobs(self, request: GenerateRequest, prompt_tokens: int) -> None:
         start, top = request.logprob_start_len, request.top_logprobs_num

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from radixlang.errors import RadixLangError
-from radixlang.messages import Logprobs, RequestMeta, unpack_ids
+from radixlang.messages import GrammarSpec, Logprobs, RequestMeta, unpack_ids
 from radixlang.sampling_params import SamplingParams
 
 #: stands for a log-probability of minus infinity, which JSON cannot write
@@ -46,6 +46,7 @@ class GenerateRequest:
     embed: bool = False
     add_special_tokens: bool = True
     probe: bool = False
+    grammar: GrammarSpec | None = None
     param: str | None = None
     aliases: Mapping[str, str] = field(default_factory=dict)
 

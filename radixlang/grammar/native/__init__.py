@@ -12,7 +12,7 @@ from radixlang.grammar.limits import GrammarLimits
 from radixlang.grammar.native.automaton import LazyAutomaton
 from radixlang.grammar.native.regex import Automaton, Unsuitable, choice_automaton, regex_automaton
 from radixlang.grammar.native.trie import TokenTrie
-from radixlang.grammar.spec import GrammarSpec
+from radixlang.messages import GrammarSpec
 from radixlang.grammar.vocabulary import Vocabulary
 
 
