@@ -7,8 +7,9 @@ ignored. Peers (vLLM 0.26.0, SGLang 0.5.16) were measured on one H200 with their
 at 4.20 TB/s and operations at 786 TFLOP/s of that card. One markdown table is printed.
 
 Sections: start (time to ready), latency (batch 1), step (decode steps by batch), throughput, prefill, ttft,
-admission (cached prompts), host (host work a step at 256 rows), executor (bare decode steps, no scheduler), overlap
-(steps and the device's idle share with overlap and without); and profile (only when named): kernels and their times.
+admission (cached prompts), host (host work a step at 256 rows), executor (bare decode steps, no scheduler),
+overlap (steps and the device's idle share with overlap and without); and profile (only when named): kernels and
+their times.
 
 `--device cpu --models tiny --sections ttft overlap` runs the same code anywhere, at small sizes.
 """
@@ -31,7 +32,6 @@ from typing import Any
 
 import numpy as np
 import torch
-
 from common import TINY
 
 from radixlang.bench import step as bench_step
@@ -107,7 +107,9 @@ FLOOR_PEERS: dict[str, dict[str, tuple[float, float, float]]] = {
     },
     "tiny": {},
 }
-SECTIONS = ("start", "latency", "step", "throughput", "prefill", "ttft", "admission", "host", "executor", "overlap")
+THROUGH = ("latency", "step", "throughput", "prefill", "ttft", "admission")
+"""sections that share one engine"""
+SECTIONS = ("start", *THROUGH, "host", "executor", "overlap")
 
 Rows = dict[str, str | float]
 
@@ -247,12 +249,12 @@ def host(model: str, where: Path, **more: Any) -> Rows:
 
 
 GAP = 5.0
-"""µs without a kernel that count as the host's fault in a trace; between kernels of one graph there is about one"""
+"""µs without a kernel that count as the host's fault in a trace; between kernels of one graph is about one"""
 
 
 def overlap(model: str, where: Path, **more: Any) -> Rows:
-    """Decode steps with overlap and without: how long they are, what the host does in them, and how long the device
-    is idle: by events at the ends of steps, as `radixlang bench step` has it, and by the kernels in a trace."""
+    """Decode steps with overlap and without: how long they are, what the host does in them, and how long the
+    device is idle: by events at the ends of steps, as in `radixlang bench step`, and by the kernels in a trace."""
     sizes, length, steps = ((256, 32), 1024, 120) if more.get("device", "cuda") == "cuda" else ((8, 4), 64, 40)
     out: Rows = {}
     for word, off in (("on", False), ("off", True)):
@@ -316,7 +318,7 @@ def traced_idle(
 
 
 def idle_of(kernels: list[tuple[float, float]]) -> tuple[float, float]:
-    """(begin, end) in µs, by begin, overlapping or not → % of the span that none covers: in all, in gaps ≥ `GAP`."""
+    """(begin, end) in µs, by begin → % of the span that no kernel covers: in all, and in gaps ≥ `GAP`."""
     until, gaps = kernels[0][1], []
     for begin, end in kernels:
         gaps.append(max(0.0, begin - until))
@@ -452,7 +454,7 @@ def measure(model: str, sections: list[str], where: Path, more: dict[str, Any]) 
     out: Rows = {}
     if "start" in sections:
         out |= start(model, where)
-    through = [s for s in sections if s in ("latency", "step", "throughput", "prefill", "ttft", "admission")]
+    through = [s for s in sections if s in THROUGH]
     if through:
         bench = Bench(model, where, **more)
         for section in through:
@@ -513,9 +515,7 @@ def main() -> None:
         for model in args.models:
             results[model] = measure(model, args.sections, Path(where), more)
             print(table({model: results[model]}), flush=True)
-    head = (
-        f"## {time.strftime('%Y-%m-%d')}: {device_line(args.device)}\n\n`{' '.join(['python', *sys.argv])}`\n\n"
-    )
+    head = f"## {time.strftime('%Y-%m-%d')}: {device_line(args.device)}\n\n`{' '.join(['python', *sys.argv])}`\n\n"
     text = head + table(results) + "\n"
     print(text)
     if args.out:

@@ -2,12 +2,12 @@
 
     python benchmarks/http_load.py [--device cuda] [--model llama] [--paths generate completions] [--out FILE]
 
-Starts the server as its user would, with random weights of the Llama-3.1-8B shape and a tokenizer of as many words as
-the shape has token ids, and sends all requests at once, streaming, to the native and to the OpenAI endpoint. Prompts
-are random token ids. What follows the known options goes to the server (`--page-size 128`).
+Starts the server as its user would, with random weights of the Llama-3.1-8B shape and a tokenizer of as many words
+as the shape has token ids, and sends all requests at once, streaming, to the native and to the OpenAI endpoint.
+Prompts are random token ids. Options that are not known here go to the server (`--page-size 128`).
 
-The clients are processes of their own (`--clients`) that only look for events in what the sockets bring and note the
-time; their own processor time is in the table, so that one can see whether they or the server were measured.
+The clients are processes of their own (`--clients`) that only look for events in what the sockets bring and note
+the time; their processor time is in the table, so that one can see whether they or the server were measured.
 
 The peers (vLLM 0.26.0, SGLang 0.5.16) were measured on one H200 with 256 × 1,024 in / 256 out.
 """
@@ -136,7 +136,8 @@ def encoded(path: str, ids: list[int], new: int, host: str) -> bytes:
     if path == "generate":
         body = {"input_ids": ids, "sampling_params": sampling | {"max_new_tokens": new}}
     else:
-        body = {"model": "load", "prompt": ids, "max_tokens": new, "stream_options": {"include_usage": True}} | sampling
+        usage = {"stream_options": {"include_usage": True}}
+        body = {"model": "load", "prompt": ids, "max_tokens": new} | usage | sampling
     data = json.dumps(body | {"stream": True}).encode()
     head = [
         f"POST {ENDPOINTS[path]} HTTP/1.1",
@@ -248,8 +249,9 @@ def table(results: dict[str, dict[str, float]], args: argparse.Namespace) -> tup
     """(markdown, whether every bar is kept). Peers and bars of speed hold for the load they were measured with."""
     like = (args.device, args.model, args.requests, args.input_len, args.output_len)
     comparable = like == ("cuda", "llama", 256, 1024, 256)
-    bars = {"answered in full": (None, None, args.requests), "busiest client, share of a core": (None, None, -BUSY)}
-    bars |= PEERS if comparable else {}
+    bars = dict(PEERS) if comparable else {}
+    bars["answered in full"] = (None, None, args.requests)
+    bars["busiest client, share of a core"] = (None, None, -BUSY)
     lines = [f"| what | {' | '.join(ENDPOINTS[path] for path in results)} | vLLM | SGLang | bar | |"]
     lines.append("|---" * (len(results) + 5) + "|")
     kept = True

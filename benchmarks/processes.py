@@ -65,7 +65,7 @@ def _name(pid: int) -> str:
 
 
 def device_memory() -> float | None:
-    """MiB in use on the first NVIDIA card, by all processes; None without one. The caller needs no CUDA context."""
+    """MiB in use on the first NVIDIA card, by all processes; None without one. Needs no CUDA context."""
     if shutil.which("nvidia-smi") is None:
         return None
     command = ["nvidia-smi", "--id=0", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
