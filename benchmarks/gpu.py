@@ -255,28 +255,33 @@ GAP = 5.0
 def overlap(model: str, where: Path, **more: Any) -> Rows:
     """Decode steps with overlap and without: how long they are, what the host does in them, and how long the
     device is idle: by events at the ends of steps, as in `radixlang bench step`, and by the kernels in a trace."""
-    sizes, length, steps = ((256, 32), 1024, 120) if more.get("device", "cuda") == "cuda" else ((8, 4), 64, 40)
     out: Rows = {}
     for word, off in (("on", False), ("off", True)):
-        config = Config.from_flat(**options_of(model, where, disable_overlap_schedule=off, **more)).resolve()
-        recorder, to_engine, back = StepRecorder(), LocalChannel(), LocalChannel()
-        loop = build_engine(config, to_engine, back, lambda *_: None, recorder)
-        for size in sizes:
-            ids = random_prompts(size, length, MODELS[model]["vocab_size"], [0, size])
-            bench_step.run_batch(loop, to_engine, back, ids, steps, bench_step.Settings())
-            seen = bench_step.steady(recorder.take(), size)
-            name = f"at batch {size}, overlap {word}"
-            out[f"step {name}, ms"] = statistics.median(seen.turn) * 1e3
-            middle, high = percentiles([1000 * seconds for seconds in seen.host], (50, 99))
-            out[f"… host work {name}, ms: median"], out[f"… host work {name}, ms: p99"] = middle, high
-            out[f"… device idle {name}, % by events"] = 100 * seen.idle
-            if loop.info["device"].startswith("cuda"):
-                idle, gaps = traced_idle(loop, to_engine, back, recorder, ids)
-                out[f"… device idle {name}, % in a trace, gaps of {GAP:g} µs and more"] = gaps
-                out[f"… device idle {name}, % in a trace, every gap"] = idle
-        loop.executor.close()
-        del loop, recorder
-        free()
+        out |= steps_of(model, word, options_of(model, where, disable_overlap_schedule=off, **more))
+        free()  # the other engine wants the memory
+    return out
+
+
+def steps_of(model: str, word: str, options: dict[str, Any]) -> Rows:
+    """The rows of one engine; `word` says how its overlap is."""
+    sizes, length, steps = ((256, 32), 1024, 120) if options["device"] == "cuda" else ((8, 4), 64, 40)
+    recorder, to_engine, back = StepRecorder(), LocalChannel(), LocalChannel()
+    loop = build_engine(Config.from_flat(**options).resolve(), to_engine, back, lambda *_: None, recorder)
+    out: Rows = {}
+    for size in sizes:
+        ids = random_prompts(size, length, MODELS[model]["vocab_size"], [0, size])
+        bench_step.run_batch(loop, to_engine, back, ids, steps, bench_step.Settings())
+        seen = bench_step.steady(recorder.take(), size)
+        name = f"at batch {size}, overlap {word}"
+        out[f"step {name}, ms"] = statistics.median(seen.turn) * 1e3
+        middle, high = percentiles([1000 * seconds for seconds in seen.host], (50, 99))
+        out[f"… host work {name}, ms: median"], out[f"… host work {name}, ms: p99"] = middle, high
+        out[f"… device idle {name}, % by events"] = 100 * seen.idle
+        if options["device"] == "cuda":
+            idle, gaps = traced_idle(loop, to_engine, back, recorder, ids)
+            out[f"… device idle {name}, % in a trace, gaps of {GAP:g} µs and more"] = gaps
+            out[f"… device idle {name}, % in a trace, every gap"] = idle
+    loop.executor.close()
     return out
 
 

@@ -40,6 +40,7 @@ from common import TINY, environment
 from processes import device_memory, usage
 from soak_load import SHORT, SIZES, Sample, Soak, alone, flush, pool
 
+from radixlang.errors import EngineDeadError
 from radixlang.llm import Engine
 
 Row = tuple[str, str, str, bool | None]
@@ -168,11 +169,14 @@ def soak(args: argparse.Namespace, folder: str) -> tuple[list[Row], list[str]]:
         run = Soak(engine, size, prompts, args.pressure, args.seed + 1)
         before = engine.get_server_info()
         loaded = time.monotonic()
-        asyncio.run(run.run(60 * args.minutes, args.pause or size.pause))
-        seconds = time.monotonic() - loaded
-        after = engine.get_server_info()
-        rows = [*load_rows(run, before, after, seconds), *text_rows(run, tie)]
-        rows += memory_rows(run.samples, args.flat)
+        try:
+            asyncio.run(run.run(60 * args.minutes, args.pause or size.pause))
+            seconds = time.monotonic() - loaded
+            after = engine.get_server_info()
+            rows: list[Row] = [*load_rows(run, before, after, seconds), *text_rows(run, tie)]
+            rows += memory_rows(run.samples, args.flat)
+        except EngineDeadError as error:
+            rows = [("the engine", str(error), "lives", False)]
         pids = engine.get_all_child_pids()
         rows.insert(0, ("device, dtype", f"{engine.hub.info['device']}, {args.dtype}", "", None))
     rows += after_rows(pids, threads, str(ring), device)
