@@ -18,6 +18,8 @@ from processes import Usage, device_memory, usage
 from radixlang.errors import RadixLangError
 from radixlang.llm import Engine
 
+PATIENCE = 120.0
+"""seconds after which a request that has not ended never will"""
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 
@@ -160,22 +162,30 @@ class Soak:
         began = time.monotonic()
         watcher = asyncio.create_task(self._watch(began))
         number = 0
-        while (left := began + seconds - time.monotonic()) > 0 and sum(self.failures.values()) < 100:
+        while (left := began + seconds - time.monotonic()) > 0 and not self._hopeless:
             self.mixed = number % 2 == 0
             await self._feed(time.monotonic() + min(pause, left))
             number += 1
             if number % 4 > 1:  # after either kind of period
                 self.engine.abort_request(abort_all=True)
-            await asyncio.gather(*self._tasks)
+            if self._tasks:
+                _, stuck = await asyncio.wait(self._tasks, timeout=PATIENCE)
+                if stuck:
+                    self.problems.append(f"pause {number}: {len(stuck)} requests never end")
+                    break
             await self._count_everything(f"pause {number}")
             print(f"[{time.monotonic() - began:.0f} s: {dict(self.counts)}]", file=sys.stderr, flush=True)
         watcher.cancel()
         await asyncio.gather(watcher, return_exceptions=True)
 
+    @property
+    def _hopeless(self) -> bool:
+        return sum(self.failures.values()) > 100
+
     async def _feed(self, until: float) -> None:
         self.feeding = True
         while time.monotonic() < until:
-            while self.need < self.goal:
+            while self.need < self.goal and not self._hopeless:
                 task = asyncio.create_task(self._serve())
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
