@@ -15,7 +15,7 @@ from typing import Any
 
 from processes import Usage, device_memory, usage
 
-from radixlang.errors import RadixLangError
+from radixlang.errors import EngineDeadError, RadixLangError
 from radixlang.llm import Engine
 
 PATIENCE = 120.0
@@ -158,7 +158,11 @@ class Soak:
         self._pids["client and hub"] = os.getpid()
 
     async def run(self, seconds: float, pause: float) -> None:
-        """Load until the time is over, with pauses; raises nothing that a request raised."""
+        """Load until the time is over, with pauses.
+
+        Raises:
+            EngineDeadError: it died, or some requests never end.
+        """
         began = time.monotonic()
         watcher = asyncio.create_task(self._watch(began))
         number = 0
@@ -171,8 +175,7 @@ class Soak:
             if self._tasks:
                 _, stuck = await asyncio.wait(self._tasks, timeout=PATIENCE)
                 if stuck:
-                    self.problems.append(f"pause {number}: {len(stuck)} requests never end")
-                    break
+                    raise EngineDeadError(f"{len(stuck)} requests never end")
             await self._count_everything(f"pause {number}")
             print(f"[{time.monotonic() - began:.0f} s: {dict(self.counts)}]", file=sys.stderr, flush=True)
         watcher.cancel()
