@@ -49,7 +49,7 @@ class Fa3Attention(TritonAttention):
     def __init__(self, spec: ModelSpec, page_size: int, device: torch.device | str) -> None:
         super().__init__(spec, page_size, device)
         importlib.import_module(LIBRARY)
-        self._library = torch.ops.flash_attn_3.fwd
+        self._library = torch.ops.flash_attn_3.fwd.default
 
     @staticmethod
     def supports(spec: ModelSpec, device: str) -> str | None:

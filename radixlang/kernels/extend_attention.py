@@ -182,7 +182,8 @@ def extend_attention(
     if tile.tma:
         block = [tile.block_n, head_dim]
         k_tiles, v_tiles = (
-            TensorDescriptor.from_tensor(cache.view(-1, kv_heads * head_dim), block) for cache in (k_cache, v_cache)
+            TensorDescriptor.from_tensor(cache.view(-1, kv_heads * head_dim), block)
+            for cache in (k_cache, v_cache)
         )
     _extend_kernel[(kv_heads, tokens * group // tile.block_m + batch)](
         q,

@@ -1,7 +1,7 @@
 """The FlashAttention-3 backend: what the library is handed, on any machine; what comes out, on a Hopper GPU.
 
-Without the library its operator is stood in for by plain torch, under the signature of the pinned package, with the
-checks that the package makes.
+Without the library its operator is stood in for by plain torch, under the signature of the pinned package, with
+the checks that the package makes.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def spec(heads: int = 8, kv_heads: int = 2, head_dim: int = 64, **more: Any) -> 
 
 
 def batch_of(counts: list[int], lengths: list[int], page: int, device: str = "cpu") -> ForwardBatch:
-    """Rows in disorder, each with pages of its own in disorder; the table has more rows and columns than needed."""
+    """Rows in disorder, each with pages of its own in disorder; the table is larger than needed."""
     generator = torch.Generator().manual_seed(sum(lengths))
     total, width = sum(counts), -(-max(lengths) // page) + 2
     slots = len(counts) + 2
@@ -319,7 +319,10 @@ class TestOnHopper:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             out = backend.forward(layer, q, k, v, batch, backend.plan(batch))
-        for counts, lengths in (([120, 90, 46, 1, 1], [700, 90, 46, 0, 0]), ([200, 56, 1, 1, 0], [900, 80, 7, 900, 9])):
+        for counts, lengths in (
+            ([120, 90, 46, 1, 1], [700, 90, 46, 0, 0]),
+            ([200, 56, 1, 1, 0], [900, 80, 7, 900, 9]),
+        ):
             source = batch_of(counts, lengths, page, "cuda")
             for name in ("rows", "query_starts", "lengths"):
                 getattr(batch, name).copy_(getattr(source, name))

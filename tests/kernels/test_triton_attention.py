@@ -164,21 +164,19 @@ def test_extend_mixed_batch(page: int, block_m: int, block: int) -> None:
     DEVICE == "cuda" and torch.cuda.get_device_capability()[0] < 9, reason="needs a GPU with TMA (sm_90)"
 )
 @pytest.mark.parametrize(("page", "block", "dim"), [(16, 16, 64), (64, 32, 128), (128, 128, 64), (128, 64, 256)])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float16] + [torch.bfloat16] * (DEVICE == "cuda"))
 def test_extend_by_descriptors(page: int, block: int, dim: int, dtype: torch.dtype) -> None:
     """Whole tiles by descriptor, the others by pointer, so that no slot past a row's end (NaN) is ever read."""
-    inputs = make([23, 140, 1, 0, 1], [23, 277, 250, 9, 0], heads=6, kv_heads=2, dim=dim, page=page, dtype=dtype)
-    options = {"scale": dim**-0.5, "block_m": 32, "block": block, "tma": True}
+    inputs = make([23, 60, 1, 0, 1], [23, 277, 250, 9, 0], heads=6, kv_heads=2, dim=dim, page=page, dtype=dtype)
+    options = {"scale": dim**-0.5, "block_m": 64, "block": block, "tma": True}
     check(inputs, **options)
-    check(inputs, **options, sinks=torch.linspace(-3.0, 4.0, 6).to(DEVICE))
-    for window in (1, 40, 200):
-        check(inputs, **options, window=window)
+    check(inputs, **options, sinks=torch.linspace(-3.0, 4.0, 6).to(DEVICE), window=200)
 
 
-@pytest.mark.parametrize("window", [1, 16, 17, 50, 100, 143, 1000])
+@pytest.mark.parametrize("window", [1, 16, 17, 50, 143])
 def test_extend_window_edges(window: int) -> None:
     """Windows that begin and end in, at and between tiles, with runs of tiles that nobody masks and without."""
-    inputs = make([50, 90, 1], [150, 130, 149], heads=4, kv_heads=2, dim=64, page=16)
+    inputs = make([50, 40, 1], [150, 130, 149], heads=2, kv_heads=1, dim=64, page=16)
     check(inputs, block_m=32, block=16, window=window)
 
 
