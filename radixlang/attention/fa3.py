@@ -135,7 +135,7 @@ def missing() -> str | None:
     try:
         importlib.import_module(LIBRARY)
     except ImportError as error:
-        return f"FlashAttention-3 does not load with this torch ({error}); pip install 'radixlang[hopper]'."
+        return f"FlashAttention-3 does not load beside this torch ({error}); it needs one built for CUDA 13."
     if "sinks" not in str(torch.ops.flash_attn_3.fwd.default._schema):
         return "The installed FlashAttention-3 is another build; pip install 'radixlang[hopper]'."
     return None
