@@ -54,6 +54,7 @@ BACKENDS: Registry[type[AttentionBackend]] = Registry(
     "attention backend",
     "attention",
     {
+        "fa3": "radixlang.attention.fa3:Fa3Attention",
         "triton": "radixlang.attention.triton:TritonAttention",
         "cpu": "radixlang.attention.cpu:CpuAttention",
         "torch_native": "radixlang.attention.torch:TorchAttention",

@@ -46,7 +46,7 @@ class TritonAttention:
         self._head_dim = spec.head_dim
         self._chip = tuning.chip(device)
         self._extend_tiles = {
-            size: tuning.extend_tile(self._chip, head_dim=spec.head_dim, element_size=size)
+            size: tuning.extend_tile(self._chip, head_dim=spec.head_dim, element_size=size, page_size=page_size)
             for size in ELEMENT_SIZES
         }
 

@@ -32,6 +32,45 @@ def _page_ids(table, start, end, PAGE: tl.constexpr, BLOCK_N: tl.constexpr, ONE_
 
 
 @triton.jit
+def _load_tile(
+    page,
+    tile,
+    end,
+    k_base,
+    v_base,
+    k_page,
+    k_slot,
+    v_page,
+    v_slot,
+    D: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    PAGE: tl.constexpr,
+    ONE_PAGE: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """K [BLOCK_D, BLOCK_N] and V [BLOCK_N, BLOCK_D] of the tile at `tile`, through pointers."""
+    d = tl.arange(0, BLOCK_D)
+    n = tl.arange(0, BLOCK_N)
+    keys = tile + n
+    if ONE_PAGE:
+        k_keys = page.to(tl.int64) * k_page + (tile % PAGE + n) * k_slot
+        v_keys = page.to(tl.int64) * v_page + (tile % PAGE + n) * v_slot
+    else:
+        k_keys = page.to(tl.int64) * k_page + (keys % PAGE) * k_slot
+        v_keys = page.to(tl.int64) * v_page + (keys % PAGE) * v_slot
+    if MASKED or D != BLOCK_D:
+        k_there = (keys < end)[None, :] & (d < D)[:, None]
+        v_there = (keys < end)[:, None] & (d < D)[None, :]
+        k = tl.load(k_base + k_keys[None, :] + d[:, None], mask=k_there, other=0.0)
+        v = tl.load(v_base + v_keys[:, None] + d[None, :], mask=v_there, other=0.0)
+    else:
+        k = tl.load(k_base + k_keys[None, :] + d[:, None])
+        v = tl.load(v_base + v_keys[:, None] + d[None, :])
+    return k, v
+
+
+@triton.jit
 def sweep(
     q,
     m,
@@ -50,10 +89,14 @@ def sweep(
     k_slot,
     v_page,
     v_slot,
+    k_tiles,
+    v_tiles,
+    column,
     D: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_N: tl.constexpr,
     PAGE: tl.constexpr,
+    TMA: tl.constexpr,
     MASKED: tl.constexpr,
     WINDOWED: tl.constexpr,
     SOFTCAP: tl.constexpr,
@@ -63,29 +106,36 @@ def sweep(
     """Fold keys [start, end) into the running maximum m, sum l [M] and accumulator acc [M, BLOCK_D].
 
     `start` is a multiple of BLOCK_N; `position` [M] are the queries' places in the row. With MASKED off every
-    key must be visible to every query. Keys at or beyond `end` are never read: a page's tail may hold anything.
+    key must be visible to every query, and `end` a multiple of BLOCK_N if D is BLOCK_D. Keys at or beyond `end`
+    are never read: a page's tail may hold anything. With TMA, whole tiles come through the descriptors `k_tiles`
+    and `v_tiles` of the cache as a matrix [pages * PAGE, kv_heads * D], from `column` on; a tile lies in one page.
     """
     ONE_PAGE: tl.constexpr = PAGE % BLOCK_N == 0
-    d = tl.arange(0, BLOCK_D)
-    n = tl.arange(0, BLOCK_N)
     page = _page_ids(table, start, end, PAGE, BLOCK_N, ONE_PAGE)
     for tile in range(start, end, BLOCK_N):
         following = _page_ids(table, tile + BLOCK_N, end, PAGE, BLOCK_N, ONE_PAGE)
-        keys = tile + n
-        if ONE_PAGE:
-            k_keys = page.to(tl.int64) * k_page + (tile % PAGE + n) * k_slot
-            v_keys = page.to(tl.int64) * v_page + (tile % PAGE + n) * v_slot
+        if TMA and not MASKED:
+            slot = page * PAGE + tile % PAGE
+            k = tl.trans(k_tiles.load([slot, column]))
+            v = v_tiles.load([slot, column])
         else:
-            k_keys = page.to(tl.int64) * k_page + (keys % PAGE) * k_slot
-            v_keys = page.to(tl.int64) * v_page + (keys % PAGE) * v_slot
-        if MASKED or D != BLOCK_D:
-            k_there = (keys < end)[None, :] & (d < D)[:, None]
-            v_there = (keys < end)[:, None] & (d < D)[None, :]
-            k = tl.load(k_base + k_keys[None, :] + d[:, None], mask=k_there, other=0.0)
-            v = tl.load(v_base + v_keys[:, None] + d[None, :], mask=v_there, other=0.0)
-        else:
-            k = tl.load(k_base + k_keys[None, :] + d[:, None])
-            v = tl.load(v_base + v_keys[:, None] + d[None, :])
+            k, v = _load_tile(
+                page,
+                tile,
+                end,
+                k_base,
+                v_base,
+                k_page,
+                k_slot,
+                v_page,
+                v_slot,
+                D,
+                BLOCK_D,
+                BLOCK_N,
+                PAGE,
+                ONE_PAGE,
+                MASKED,
+            )
         if UPCAST:
             k = k.to(tl.float32)
             v = v.to(tl.float32)
@@ -96,6 +146,7 @@ def sweep(
         else:
             score = score * scale
         if MASKED:
+            keys = tile + tl.arange(0, BLOCK_N)
             visible = keys[None, :] <= position[:, None]
             if WINDOWED:
                 visible = visible & (keys[None, :] > position[:, None] - window)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from radixlang.kernels.attention_tile import add_sink, score_factors, sweep
 from radixlang.kernels.tuning import ExtendTile, next_power_of_2, upcast_dots
@@ -30,6 +31,8 @@ def _extend_kernel(
     q_ptr,
     k_ptr,
     v_ptr,
+    k_tiles,
+    v_tiles,
     table_ptr,
     rows_ptr,
     starts_ptr,
@@ -55,6 +58,7 @@ def _extend_kernel(
     BLOCK_D: tl.constexpr,
     BLOCK_N: tl.constexpr,
     PAGE: tl.constexpr,
+    TMA: tl.constexpr,
     SINKS: tl.constexpr,
     WINDOWED: tl.constexpr,
     SOFTCAP: tl.constexpr,
@@ -100,11 +104,16 @@ def _extend_kernel(
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    # Three runs of tiles: where windows begin, where every query sees every key, and the diagonal. Only the outer
+    # two pay for masks; without a window the first is empty.
+    below = tl.maximum(tl.minimum(first_query + 1, length), 0) // BLOCK_N * BLOCK_N
+    start = 0
+    inside = 0
     if WINDOWED:
         start = tl.maximum(first_query - window + 1, 0) // BLOCK_N * BLOCK_N
-    else:
-        # tiles before the diagonal are visible to every query of the block
-        start = tl.maximum(tl.minimum(first_query + 1, length), 0) // BLOCK_N * BLOCK_N
+        inside = tl.cdiv(tl.maximum(last_query - window + 1, 0), BLOCK_N) * BLOCK_N
+        inside = tl.minimum(inside, below)
+    for run in tl.static_range(0 if WINDOWED else 1, 3):
         m, l, acc = sweep(
             q,
             m,
@@ -114,8 +123,8 @@ def _extend_kernel(
             table,
             k_base,
             v_base,
-            0,
-            start,
+            start if run == 0 else (inside if run == 1 else below),
+            inside if run == 0 else (below if run == 1 else end),
             scale,
             cap,
             window,
@@ -123,44 +132,20 @@ def _extend_kernel(
             k_slot,
             v_page,
             v_slot,
+            k_tiles,
+            v_tiles,
+            kv_head * D,
             D,
             BLOCK_D,
             BLOCK_N,
             PAGE,
-            False,
-            False,
+            TMA,
+            run != 1,
+            WINDOWED,
             SOFTCAP,
             UPCAST,
             PRECISION,
         )
-    m, l, acc = sweep(
-        q,
-        m,
-        l,
-        acc,
-        position,
-        table,
-        k_base,
-        v_base,
-        start,
-        end,
-        scale,
-        cap,
-        window,
-        k_page,
-        k_slot,
-        v_page,
-        v_slot,
-        D,
-        BLOCK_D,
-        BLOCK_N,
-        PAGE,
-        True,
-        WINDOWED,
-        SOFTCAP,
-        UPCAST,
-        PRECISION,
-    )
     if SINKS:
         m, l, acc = add_sink(m, l, acc, tl.load(sinks_ptr + head, mask=used, other=0.0).to(tl.float32))
     result = acc / tl.where(l > 0.0, l, 1.0)[:, None]
@@ -183,17 +168,29 @@ def extend_attention(
     sinks: torch.Tensor | None = None,
     tile: ExtendTile,
 ) -> torch.Tensor:
-    """Causal attention of any number of new tokens a row; shapes and rules as in `decode_attention`."""
+    """Causal attention of any number of new tokens a row; shapes and rules as in `decode_attention`.
+
+    With `tile.tma` the caches must be dense and every tile must lie in one page (`tuning.extend_tile` sees to it).
+    """
     tokens, heads, head_dim = q.shape
     page_size, kv_heads = k_cache.shape[1], k_cache.shape[2]
     group = heads // kv_heads
     batch = rows.shape[0]
     out = torch.empty((tokens, heads, head_dim), dtype=q.dtype, device=q.device)
     factor, cap = score_factors(scale, softcap)
+    k_tiles, v_tiles = k_cache, v_cache
+    if tile.tma:
+        block = [tile.block_n, head_dim]
+        k_tiles, v_tiles = (
+            TensorDescriptor.from_tensor(cache.view(-1, kv_heads * head_dim), block)
+            for cache in (k_cache, v_cache)
+        )
     _extend_kernel[(kv_heads, tokens * group // tile.block_m + batch)](
         q,
         k_cache,
         v_cache,
+        k_tiles,
+        v_tiles,
         page_table,
         rows,
         query_starts,
@@ -215,6 +212,7 @@ def extend_attention(
         BLOCK_D=max(16, next_power_of_2(head_dim)),
         BLOCK_N=tile.block_n,
         PAGE=page_size,
+        TMA=tile.tma,
         SINKS=sinks is not None,
         WINDOWED=window > 0,
         SOFTCAP=softcap > 0.0,

@@ -46,12 +46,16 @@ class DecodeTile:
 
 @dataclass(frozen=True)
 class ExtendTile:
-    """`block_m` (query, head) rows against tiles of `block_n` keys."""
+    """`block_m` (query, head) rows against tiles of `block_n` keys.
+
+    `tma`: whole tiles are loaded by descriptor, for which a tile must lie in one page.
+    """
 
     block_m: int
     block_n: int
     warps: int
     stages: int
+    tma: bool = False
 
 
 @dataclass(frozen=True)
@@ -140,18 +144,22 @@ def decode_tile(
     return DecodeTile(splits, block, warps, stages)
 
 
-def extend_tile(chip: Chip, *, head_dim: int, element_size: int) -> ExtendTile:
+def extend_tile(chip: Chip, *, head_dim: int, element_size: int, page_size: int) -> ExtendTile:
     """Settings of attention with many queries a row."""
-    entry = _entry(chip, "extend", {"block_m": 64, "block_n": 64, "warps": 4, "stages": 2})
+    default = {"block_m": 64, "block_n": 64, "warps": 4, "stages": 2}
+    entry = _entry(chip, "extend", default, page=page_size, head_dim=head_dim)
     block_m, wanted_n = entry["block_m"], entry["block_n"]
     if element_size == 4:
         # exact float32 products run without tensor cores: large tiles only cost registers and compile time
         block_m, wanted_n = min(block_m, 32), min(wanted_n, 32)
-    while block_m > 16 and block_m * next_power_of_2(head_dim) * element_size > chip.shared_bytes // 4:
+    width = next_power_of_2(head_dim)
+    while block_m > 16 and block_m * width * element_size > chip.shared_bytes // 4:
         block_m //= 2
-    query_bytes = block_m * next_power_of_2(head_dim) * element_size
+    query_bytes = block_m * width * element_size
     block_n, stages = _fit(wanted_n, entry["stages"], head_dim, element_size, chip.shared_bytes - query_bytes)
-    return ExtendTile(block_m, block_n, entry["warps"], stages)
+    # A descriptor reads boxes of powers of two; elements of half precision are all that was measured.
+    tma = bool(entry.get("tma")) and element_size == 2 and width == head_dim and page_size % block_n == 0
+    return ExtendTile(block_m, block_n, entry["warps"], stages, tma)
 
 
 def skinny_tile(chip: Chip, *, tokens: int, outer: int, inner: int, gated: bool) -> SkinnyTile | None:

@@ -129,7 +129,22 @@ def test_tiles_fit_into_shared_memory(head_dim: int, element_size: int) -> None:
             chip, batch=4, queries=4, max_length=5000, kv_heads=2, head_dim=head_dim, element_size=element_size
         )
         assert decode.stages * decode.block * 2 * width <= chip.shared_bytes
-        extend = tuning.extend_tile(chip, head_dim=head_dim, element_size=element_size)
-        used = (extend.stages * extend.block_n * 2 + extend.block_m) * width
-        assert used <= chip.shared_bytes
-        assert min(decode.block, extend.block_n, extend.block_m) >= 16
+        for page in (1, 16, 128):
+            extend = tuning.extend_tile(chip, head_dim=head_dim, element_size=element_size, page_size=page)
+            used = (extend.stages * extend.block_n * 2 + extend.block_m) * width
+            assert used <= chip.shared_bytes
+            assert min(decode.block, extend.block_n, extend.block_m) >= 16
+
+
+def test_descriptors_are_used_where_a_tile_lies_in_one_page() -> None:
+    def tma(chip: tuning.Chip, head_dim: int, page: int, element_size: int = 2) -> bool:
+        tile = tuning.extend_tile(chip, head_dim=head_dim, element_size=element_size, page_size=page)
+        assert not tile.tma or page % tile.block_n == 0
+        return tile.tma
+
+    assert tma(h200(), 128, 128)
+    assert tma(h200(), 64, 128)
+    assert not tma(h200(), 80, 128)
+    assert not tma(h200(), 128, 16)
+    assert not tma(h200(), 128, 128, element_size=4)
+    assert not tma(tuning.Chip(units=20, shared_bytes=tuning.SAFE_SHARED_BYTES, table={}), 128, 128)

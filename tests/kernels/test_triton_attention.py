@@ -69,6 +69,7 @@ def check(
     splits: int | None = None,
     block: int = 16,
     block_m: int = 16,
+    tma: bool = False,
     scale: float = 0.3,
     window: int = 0,
     softcap: float = 0.0,
@@ -86,7 +87,7 @@ def check(
             tile=DecodeTile(splits=splits, block=block, warps=4, stages=2),
         )
     else:
-        tile = ExtendTile(block_m=block_m, block_n=block, warps=4, stages=2)
+        tile = ExtendTile(block_m=block_m, block_n=block, warps=4, stages=2, tma=tma)
         out = extend_attention(**inputs, **options, tile=tile)
     assert not out.isnan().any()
     tolerance = TOLERANCE[out.dtype]
@@ -157,6 +158,26 @@ def test_extend_mixed_batch(page: int, block_m: int, block: int) -> None:
     """Prefill, chunk over a prefix, decoding row, empty row and a last row, with a group that fills no tile."""
     inputs = make([23, 40, 1, 0, 2], [23, 77, 50, 9, 2], heads=6, kv_heads=2, dim=64, page=page)
     check(inputs, block_m=block_m, block=block)
+
+
+@pytest.mark.skipif(
+    DEVICE == "cuda" and torch.cuda.get_device_capability()[0] < 9, reason="needs a GPU with TMA (sm_90)"
+)
+@pytest.mark.parametrize(("page", "block", "dim"), [(16, 16, 64), (64, 32, 128), (128, 128, 64), (128, 64, 256)])
+@pytest.mark.parametrize("dtype", [torch.float16] + [torch.bfloat16] * (DEVICE == "cuda"))
+def test_extend_by_descriptors(page: int, block: int, dim: int, dtype: torch.dtype) -> None:
+    """Whole tiles by descriptor, the others by pointer, so that no slot past a row's end (NaN) is ever read."""
+    inputs = make([23, 60, 1, 0, 1], [23, 277, 250, 9, 0], heads=6, kv_heads=2, dim=dim, page=page, dtype=dtype)
+    options = {"scale": dim**-0.5, "block_m": 64, "block": block, "tma": True}
+    check(inputs, **options)
+    check(inputs, **options, sinks=torch.linspace(-3.0, 4.0, 6).to(DEVICE), window=200)
+
+
+@pytest.mark.parametrize("window", [1, 16, 17, 50, 143])
+def test_extend_window_edges(window: int) -> None:
+    """Windows that begin and end in, at and between tiles, with runs of tiles that nobody masks and without."""
+    inputs = make([50, 40, 1], [150, 130, 149], heads=2, kv_heads=1, dim=64, page=16)
+    check(inputs, block_m=32, block=16, window=window)
 
 
 @pytest.mark.parametrize("kernel", ["decode", "decode split", "extend"])

@@ -59,6 +59,7 @@ def test_compiles(backend: str, architecture: str, settings: str, shared: int, t
         assert report["shared"] <= shared, report
         if backend == "cuda" and report["kernel"] in ("_decode_kernel", "_extend_kernel", "_skinny_kernel"):
             assert report["tensor_cores"], report
+    assert any(report["tma"] for report in reports) is (settings == "nvidia_h200")
 
 
 def test_one_variant_whatever_the_alignment(tmp_path: Path) -> None:

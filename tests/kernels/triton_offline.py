@@ -56,6 +56,7 @@ def compile_instead_of_launching() -> None:
             "shared": kernel.metadata.shared,
             "tensor_cores": "wgmma.mma_async" in assembly or "mma.sync" in assembly,
             "async_copies": "cp.async.cg" in assembly,
+            "tma": "cp.async.bulk.tensor" in assembly,
         }
         print(json.dumps(report), flush=True)
         return kernel
@@ -80,7 +81,7 @@ def attention(
         )
         decode_attention(*tensors, scale=0.1, max_query=count, tile=tile, **options)
     else:
-        extend = tuning.extend_tile(chip, head_dim=dim, element_size=2)
+        extend = tuning.extend_tile(chip, head_dim=dim, element_size=2, page_size=page)
         extend_attention(*tensors, scale=0.1, tile=extend, **options)
 
 
@@ -96,7 +97,7 @@ def variants() -> None:
     q, cache = torch.zeros((80, 4, 64), dtype=BF16), torch.zeros((4, 16, 2, 64), dtype=BF16)
     table, angles, column, longs = integers(8, 64), torch.zeros((9, 32)), torch.zeros(9), integers(64).long()
     few = tuning.DecodeTile(8, 32, 4, 2)
-    many = tuning.extend_tile(chip, head_dim=64, element_size=2)
+    many = tuning.extend_tile(chip, head_dim=64, element_size=2, page_size=16)
     for at in range(4):
         three, two = integers(64)[at : at + 3], integers(64)[at : at + 2]
         batch = (q, cache, cache, table, two, three, two)
@@ -121,6 +122,8 @@ def main(backend: str, architecture: str, settings: str) -> None:
     attention(chip, 1, 32, 8, 128, 16)
     attention(chip, 8, 14, 2, 80, 128, window=100, softcap=3.0, sinks=torch.zeros(14))
     attention(chip, 300, 32, 8, 128, 64)
+    attention(chip, 300, 32, 8, 128, 128)
+    attention(chip, 300, 32, 8, 64, 128, window=300)
     attention(chip, 300, 9, 3, 256, 7, window=100, softcap=3.0, sinks=torch.zeros(9))
     x, weight = torch.zeros((4, 4096), dtype=BF16), torch.zeros(4096, dtype=BF16)
     norm.rms_norm(x.view(4, 32, 128), weight[:128], 1e-5)
