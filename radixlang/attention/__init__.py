@@ -2,8 +2,8 @@
 
 A backend reads K and V from pages; the layer has already written the new tokens' K and V there. Buffers are
 static, so graph capture is no part of the interface: in a graph, `plan` and `forward` see a batch whose
-`max_query` and `max_length` are upper bounds; behind the step's own rows comes one of length 0 with the tokens that
-pad the step, then rows without tokens.
+`max_query` and `max_length` are upper bounds; behind the step's own rows comes one of length 0 with the tokens
+that pad the step, then rows without tokens.
 """
 
 from __future__ import annotations

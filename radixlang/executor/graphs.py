@@ -180,7 +180,7 @@ class StepGraphs:
         )
         rows[:size] = plan.rows
         starts[: size + 1] = layout.query_starts
-        # each row of a padded decode step has one token; in others, all that is left belongs to the first padding row
+        # every row of a decode step has one token; otherwise the first padding row has all that are left
         starts[size + 1 :] = np.arange(size + 1, shape.rows + 2) if shape.decodes else shape.tokens
         lengths[:size] = layout.lengths
         wanted[: len(draws)] = layout.ends[layout.sampling]

@@ -170,7 +170,7 @@ def test_padded_rows_give_zeros(kernel: str) -> None:
 
 @pytest.mark.parametrize("rows", [5, 300])
 def test_extend_in_a_larger_batch(rows: int) -> None:
-    """A row of length 0 with the tokens that pad a step, and rows without tokens, as in a graph, change nothing."""
+    """As in a graph: a row of length 0 with the tokens that pad a step, then rows without tokens."""
     counts, lengths = [23, 1, 40], [30, 50, 40]
     inputs = make(counts, lengths, heads=4, kv_heads=2, dim=64, page=16)
     tile = ExtendTile(block_m=16, block_n=16, warps=4, stages=2)
