@@ -119,7 +119,7 @@ def traffic(seed: int, page_size: int, steps: int, longest: int = 60, most: int 
 
     def newcomer(number: int) -> Row:
         tokens = random.integers(3, 97, random.integers(1, longest)).tolist()
-        drawn = RowSampling(temperature=1.0, seed=int(random.integers(1000)), top_k=int(random.integers(0, 5)))
+        drawn = RowSampling(temperature=1.0, seed=int(random.integers(1000)))
         return Row(number, tokens, drawn if random.random() < 0.4 else RowSampling())
 
     while len(plans) < steps:
@@ -137,27 +137,24 @@ def traffic(seed: int, page_size: int, steps: int, longest: int = 60, most: int 
     return plans
 
 
-@pytest.mark.parametrize(
-    ("page_size", "takes"),
-    [(1, False), (16, True)],
-)
+@pytest.mark.parametrize(("page_size", "takes"), [(1, False), (16, True)])
 def test_random_traffic(page_size: int, takes: bool) -> None:
-    shapes = [*decode_shapes(ROWS), Shape(16, 3), Shape(48, ROWS), Shape(160, ROWS)]
-    replays = compare(traffic(page_size, page_size, 24), page_size, TorchAttention, takes, shapes)
-    assert replays >= 18, "only steps too large, and single tokens that draw nothing, may be launched otherwise"
+    shapes = [Shape(2, 2), Shape(ROWS, ROWS), Shape(16, 3), Shape(48, ROWS), Shape(160, ROWS)]
+    replays = compare(traffic(page_size, page_size, 16), page_size, TorchAttention, takes, shapes)
+    assert replays >= 12, "only steps too large, and single tokens that draw nothing, may be launched otherwise"
 
 
 def test_random_traffic_with_triton_attention() -> None:
     """Which must cope with padded rows and tokens, and with bounds in place of a step's own numbers."""
-    plans = traffic(3, 4, steps=7, longest=30, most=3)
-    assert compare(plans, 4, TritonAttention, True, [Shape(3, 3), Shape(16, 4), Shape(64, 3)]) >= 5
+    plans = traffic(3, 4, steps=6, longest=30, most=3)
+    assert compare(plans, 4, TritonAttention, True, [Shape(3, 3), Shape(16, 4), Shape(64, 3)]) >= 4
 
 
 def test_steps_too_large_for_any_shape() -> None:
     """Graphs and the ordinary path take turns on the same rows."""
     shapes = [Shape(2, 2), Shape(16, 3)]
-    replays = compare(traffic(7, 4, 24), 4, TorchAttention, True, shapes)
-    assert 0 < replays < 24
+    replays = compare(traffic(7, 4, 10), 4, TorchAttention, True, shapes)
+    assert 0 < replays < 10
 
 
 def test_a_chunk_draws_nothing_and_a_cached_prefix_brings_many_pages() -> None:
