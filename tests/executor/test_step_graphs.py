@@ -146,8 +146,8 @@ def test_random_traffic(page_size: int, takes: bool) -> None:
 
 def test_random_traffic_with_triton_attention() -> None:
     """Which must cope with padded rows and tokens, and with bounds in place of a step's own numbers."""
-    plans = traffic(3, 4, steps=6, longest=30, most=3)
-    assert compare(plans, 4, TritonAttention, True, [Shape(3, 3), Shape(16, 4), Shape(64, 3)]) >= 4
+    plans = traffic(3, 4, steps=4, longest=30, most=3)
+    assert compare(plans, 4, TritonAttention, True, [Shape(3, 3), Shape(16, 3), Shape(64, 3)]) >= 3
 
 
 def test_steps_too_large_for_any_shape() -> None:
