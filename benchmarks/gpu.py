@@ -7,7 +7,7 @@ ignored. Peers (vLLM 0.26.0, SGLang 0.5.16) were measured on one H200 with their
 at 4.20 TB/s and operations at 786 TFLOP/s of that card. One markdown table is printed.
 
 Sections: start (time to ready), latency (batch 1), step (decode steps by batch), throughput, prefill, ttft,
-admission (cached prompts), host (host work a step at 256 rows), executor (bare decode steps, no scheduler),
+admission (cached prompts), host (host work a step at 256 rows), executor (bare steps, no scheduler),
 overlap (steps and the device's idle share with overlap and without); and profile (only when named): kernels and
 their times.
 
@@ -80,6 +80,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "tiny": TINY,
 }
 STEPS = (8, 32, 64, 128, 256)
+PROMPTS = (16, 128, 512, 1024, 2048)
 FLOOR_PEERS: dict[str, dict[str, tuple[float, float, float]]] = {
     "llama": {
         "batch 1, ms a token": (3.58, 4.845, 4.692),
@@ -193,7 +194,7 @@ class Bench:
     def ttft(self) -> Rows:
         out: Rows = {}
         for length in (128, 1024):
-            times = [self.seconds(1, length, 1) for _ in range(8)]
+            times = [self.seconds(1, length, 1) for _ in range(10)]
             out[f"first token, 1 × {length:,}, ms"] = statistics.median(times[2:]) * 1e3
         return out
 
@@ -352,7 +353,7 @@ class Bare:
         """`new`: give the rows their pages and parameters; otherwise each takes its token from the table."""
         ids = np.arange(1, rows + 1, dtype=np.int32)
         empty = np.zeros(0, np.int32)
-        per_row = self.per_row
+        per_row = max(self.per_row, -(-(starts + counts) // self.shape.page_size))
         pages = [(row, i, 1 + (row - 1) * per_row + i) for row in range(1, rows + 1) for i in range(per_row)]
         tokens = np.full(rows * counts, FROM_TABLE, np.int32)
         if counts > 1:
@@ -385,7 +386,7 @@ class Bare:
 
 
 def executor(model: str, where: Path, **more: Any) -> Rows:
-    """Steps of the bare executor at a context of 1,088, and the host's part of a launch."""
+    """Decode steps of the bare executor at a context of 1,088, prompts, and the host's part of their launches."""
     bare = Bare(model, where, **more)
     out: Rows = {}
     for rows in (1, 2, 4, *STEPS):
@@ -393,6 +394,11 @@ def executor(model: str, where: Path, **more: Any) -> Rows:
         gaps, launches = bare.run([bare.plan(rows, bare.CONTEXT + i, 1, False) for i in range(1, 81)])
         out[f"bare step at batch {rows}, ms"] = statistics.median(gaps[20:])
         out[f"… its launch on the host at {rows}, ms"] = statistics.median(launches[20:])
+    for tokens in PROMPTS:
+        bare.run([bare.plan(1, 0, tokens, True)])
+        gaps, launches = bare.run([bare.plan(1, 0, tokens, False) for _ in range(30)])
+        out[f"bare prompt step of {tokens:,} tokens, ms"] = statistics.median(gaps[10:])
+        out[f"… its launch on the host at {tokens:,} tokens, ms"] = statistics.median(launches[10:])
     out["start, parts"] = str(bare.shape.load_spans)
     bare.device.close()
     return out

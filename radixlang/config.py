@@ -74,9 +74,14 @@ class DeviceConfig:
     max_total_tokens: int | None = flag(
         None, "Upper limit on tokens in the KV pool; sized from memory by default."
     )
-    disable_cuda_graph: bool = flag(False, "Launch every kernel of a decode step by itself.")
+    disable_cuda_graph: bool = flag(False, "Launch every kernel of a step by itself.")
     cuda_graph_max_bs: int | None = flag(
         None, "Largest batch whose decode step is a CUDA graph; all that may run, up to 512, by default."
+    )
+    cuda_graph_max_bs_prefill: int | None = flag(
+        None,
+        "Most tokens of a step with prompts that is a CUDA graph, 0 for none; by default up to 2048, fewer for "
+        "models that compute longer than it takes to launch them.",
     )
     disable_overlap_schedule: bool = flag(False, "Wait for each step before planning the next.")
     random_seed: int | None = flag(None, "Seed for requests that bring none.")
@@ -244,6 +249,8 @@ class Config:
             ("stream_interval", v.stream_interval),
         ):
             need(value is None or value >= 1, name, value, "at least 1")
+        tokens = d.cuda_graph_max_bs_prefill
+        need(tokens is None or tokens >= 0, "cuda_graph_max_bs_prefill", tokens, "0 or more")
         need(
             s.max_queued_requests is None or s.max_queued_requests >= 0,
             "max_queued_requests",

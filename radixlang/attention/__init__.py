@@ -1,7 +1,9 @@
 """The attention seam: three methods and a table.
 
 A backend reads K and V from pages; the layer has already written the new tokens' K and V there. Buffers are
-static, so graph capture is no part of the interface.
+static, so graph capture is no part of the interface: in a graph, `plan` and `forward` see a batch whose
+`max_query` and `max_length` are upper bounds; behind the step's own rows comes one of length 0 with the tokens
+that pad the step, then rows without tokens.
 """
 
 from __future__ import annotations
@@ -27,6 +29,9 @@ class AttentionLayer(Protocol):
 
 class AttentionBackend(Protocol):
     """One per engine, made as `Backend(spec, page_size, device)`."""
+
+    reads_back: bool
+    """`plan` waits for the device where rows bring several tokens: no graph can hold such a step"""
 
     @staticmethod
     def supports(spec: ModelSpec, device: str) -> str | None:

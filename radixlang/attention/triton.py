@@ -35,6 +35,8 @@ class AttentionPlan:
 class TritonAttention:
     """Paged attention by `kernels/decode_attention.py` and `kernels/extend_attention.py`."""
 
+    reads_back = False
+
     def __init__(self, spec: ModelSpec, page_size: int, device: torch.device | str) -> None:
         from radixlang.kernels.decode_attention import decode_attention
         from radixlang.kernels.extend_attention import extend_attention

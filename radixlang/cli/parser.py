@@ -51,7 +51,7 @@ UNAVAILABLE: dict[str, tuple[str, ...]] = {
     ),
     "this choice of CUDA graphs": (
         *("--cuda-graph-config", "--cuda-graph-backend-", "--cuda-graph-bs", "--disable-cuda-graph-padding"),
-        *("--cuda-graph-max-bs-decode", "--cuda-graph-max-bs-prefill"),
+        "--cuda-graph-max-bs-decode",
         *("--disable-decode-cuda-graph", "--disable-prefill-cuda-graph", "--enable-piecewise-cuda-graph"),
     ),
     "choice of kernels": (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from radixlang.config import Config
 from radixlang.errors import ConfigError
 from radixlang.executor import EngineShape
 from radixlang.executor.launch import DeviceExecutor
+from radixlang.executor.shapes import Shape, graph_bytes, graph_shapes, prompt_tokens
 from radixlang.log import get_logger
 from radixlang.memory.kv_pool import KvPool
 from radixlang.memory.request_table import RequestTable
@@ -30,7 +32,6 @@ log = get_logger(__name__)
 
 MAX_RUNNING_CPU = 64
 MAX_RUNNING_ACCELERATOR = 256
-MAX_GRAPH_BATCH = 512
 TRIAL_TOKENS = 160
 """of a trial prompt: more than the kernels for few tokens take"""
 
@@ -92,6 +93,12 @@ def build_executor(
         platform.free_memory() // sharing,
         model.weight_bytes,
     )
+    attention = backend(spec, page_size, platform.device)
+    shapes: list[Shape] = []
+    if kind == "cuda" and not config.device.disable_cuda_graph and not spec.encoder and find_spec("triton"):
+        tokens = prompt_tokens(config.device, model.weight_bytes, spec.num_layers)
+        # all ranks must run a step in the same shape
+        shapes = graph_shapes(config.device, running, 0 if attention.reads_back else parallel.least(tokens))
     pages = kv_pages(
         spec,
         memory,
@@ -101,6 +108,7 @@ def build_executor(
         context_length=spec.context_length,
         fraction=config.device.mem_fraction_static,
         max_total_tokens=config.device.max_total_tokens,
+        graph_bytes=graph_bytes(spec, shapes, dtype.itemsize) if shapes else 0,
     )
     pages = parallel.least(pages)
     context = min(spec.context_length, (pages - 1) * page_size)
@@ -113,15 +121,14 @@ def build_executor(
         )
     pool = KvPool(spec, pages, page_size, kv_dtype, platform.device)
     table = RequestTable(running + 1, -(-context // page_size), platform.device)
-    executor = DeviceExecutor(model, platform, pool, table, backend(spec, page_size, platform.device))
+    executor = DeviceExecutor(model, platform, pool, table, attention)
     clock.note("kv pool")
     progress("trial step", 0, 1)
     try_out(executor)
     progress("trial step", 1, 1)
     clock.note("trial step")
-    if kind == "cuda" and not config.device.disable_cuda_graph and not spec.encoder and executor.sampling.columns:
-        largest = min(running, config.device.cuda_graph_max_bs or MAX_GRAPH_BATCH)
-        executor.capture(largest, lambda done, total: progress("capturing graphs", done, total))
+    if shapes:
+        executor.capture(shapes, lambda done, total: progress("capturing graphs", done, total))
         clock.note("graphs")
     log.info("start-up: %s", ", ".join(f"{name} {seconds:.2f} s" for name, seconds in clock.spans.items()))
     shape = EngineShape(

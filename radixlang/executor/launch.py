@@ -31,7 +31,7 @@ from radixlang.sampling.logprobs import LogprobTensors, Segment, join, position_
 from radixlang.sampling.sampler import Drawn, sample
 
 if TYPE_CHECKING:
-    from radixlang.executor.graphs import DecodeGraphs
+    from radixlang.executor.graphs import Shape, StepGraphs
 
 LOGIT_BLOCK_BYTES = 64 << 20
 """prompt log-probabilities look at as many positions at once as have logits of this size"""
@@ -81,15 +81,15 @@ class DeviceExecutor:
         self.table = table
         self.attention = attention
         self.sampling = SamplingBatch(table.rows, self.spec.vocab_size, platform)
-        self.graphs: DecodeGraphs | None = None
+        self.graphs: StepGraphs | None = None
 
-    def capture(self, largest: int, progress: Callable[[int, int], None]) -> None:
-        """From now on run decode steps of up to `largest` rows as CUDA graphs."""
-        from radixlang.executor.graphs import DecodeGraphs
+    def capture(self, shapes: list[Shape], progress: Callable[[int, int], None]) -> None:
+        """From now on run the steps that fit one of the shapes as CUDA graphs."""
+        from radixlang.executor.graphs import CudaRecorder, StepGraphs
 
         def work() -> None:
-            graphs = DecodeGraphs(self.model, self.pool, self.table, self.attention, self.sampling, largest)
-            graphs.capture(progress)
+            graphs = StepGraphs(self.model, self.pool, self.table, self.attention, self.sampling, shapes)
+            graphs.capture(CudaRecorder(), progress)
             self.graphs = graphs
 
         self._submit(work).wait()
@@ -129,8 +129,9 @@ class DeviceExecutor:
         check(plan, self.table, self.pool.page_size)
         for setup in plan.setups:
             self.sampling.setup(setup)
-        if self.graphs is not None and self.graphs.fits(plan):
-            home = self.platform.home(self.graphs.run(plan))[:, : plan.size]
+        drawn = self.graphs.run(plan) if self.graphs is not None else None
+        if drawn is not None:
+            home = self.platform.home(drawn)[:, : np.count_nonzero(plan.samples)]
             ticket.drawn = _Sampled(home[0], home[1], {})
             self.platform.mark("graph")
             return

@@ -15,15 +15,41 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from radixlang.kernels.attention_tile import add_sink, score_factors, sweep
 from radixlang.kernels.tuning import ExtendTile, next_power_of_2, upcast_dots
 
+ROWS_AT_ONCE = 256
+"""rows of the batch that a program looks through for its own"""
+
 
 @triton.jit
-def _first_tile(starts_ptr, b, GROUP: tl.constexpr, BLOCK_M: tl.constexpr):
-    """First tile of row b, at least as many after the previous row's as that row needs.
+def _first_tiles(starts, rows, GROUP: tl.constexpr, BLOCK_M: tl.constexpr):
+    """First tiles of `rows` whose tokens begin at `starts`: at least as many after the row before as that needs.
 
     floor(x / M) + b grows by at least ceil(n / M) when x grows by n and b by one, so rows find room for their
     tiles without a prefix sum over tile counts; a spare tile at a row's end returns at once.
     """
-    return tl.load(starts_ptr + b) * GROUP // BLOCK_M + b
+    return starts * GROUP // BLOCK_M + rows
+
+
+@triton.jit
+def _used_rows(starts_ptr, batch, total, BLOCK_R: tl.constexpr):
+    """Rows up to the last that has a token; those behind it pad the batch."""
+    used = 0
+    for first in range(0, batch, BLOCK_R):
+        rows = first + tl.arange(0, BLOCK_R)
+        starts = tl.load(starts_ptr + rows, mask=rows < batch, other=total)
+        used += tl.sum((starts < total).to(tl.int32), 0)
+    return used
+
+
+@triton.jit
+def _row_of(tile, starts_ptr, used, GROUP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_R: tl.constexpr):
+    """The row that `tile` belongs to: the last whose first tile is not after it."""
+    begun = 0
+    for first in range(0, used, BLOCK_R):
+        rows = first + tl.arange(0, BLOCK_R)
+        starts = tl.load(starts_ptr + rows, mask=rows < used, other=0)
+        mine = (rows < used) & (_first_tiles(starts, rows, GROUP, BLOCK_M) <= tile)
+        begun += tl.sum(mine.to(tl.int32), 0)
+    return begun - 1
 
 
 @triton.jit(do_not_specialize=["window", "batch", "table_stride", "rows_ptr", "starts_ptr", "lengths_ptr"])
@@ -57,6 +83,7 @@ def _extend_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    BLOCK_R: tl.constexpr,
     PAGE: tl.constexpr,
     TMA: tl.constexpr,
     SINKS: tl.constexpr,
@@ -67,18 +94,16 @@ def _extend_kernel(
 ):
     kv_head = tl.program_id(0)
     heads = tl.num_programs(0) * GROUP
+    total = tl.load(starts_ptr + batch)
+    used = _used_rows(starts_ptr, batch, total, BLOCK_R)
     # late tiles see the most keys: start them first
-    tile = tl.num_programs(1) - 1 - tl.program_id(1)
-    b = 0
-    above = batch
-    while above - b > 1:
-        middle = (b + above) // 2
-        inside = _first_tile(starts_ptr, middle, GROUP, BLOCK_M) <= tile
-        b = tl.where(inside, middle, b)
-        above = tl.where(inside, above, middle)
+    tile = total * GROUP // BLOCK_M + used - 1 - tl.program_id(1)
+    if tile < 0:
+        return
+    b = _row_of(tile, starts_ptr, used, GROUP, BLOCK_M, BLOCK_R)
     first = tl.load(starts_ptr + b)
     count = tl.load(starts_ptr + b + 1) - first
-    offset = (tile - _first_tile(starts_ptr, b, GROUP, BLOCK_M)) * BLOCK_M
+    offset = (tile - _first_tiles(first, b, GROUP, BLOCK_M)) * BLOCK_M
     if offset >= count * GROUP:
         return
 
@@ -170,6 +195,7 @@ def extend_attention(
 ) -> torch.Tensor:
     """Causal attention of any number of new tokens a row; shapes and rules as in `decode_attention`.
 
+    The grid depends on the shapes alone, so that a graph can hold it; rows without tokens may end the batch.
     With `tile.tma` the caches must be dense and every tile must lie in one page (`tuning.extend_tile` sees to it).
     """
     tokens, heads, head_dim = q.shape
@@ -211,6 +237,7 @@ def extend_attention(
         BLOCK_M=tile.block_m,
         BLOCK_D=max(16, next_power_of_2(head_dim)),
         BLOCK_N=tile.block_n,
+        BLOCK_R=ROWS_AT_ONCE,
         PAGE=page_size,
         TMA=tile.tma,
         SINKS=sinks is not None,

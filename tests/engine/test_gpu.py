@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import time
+from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
 from radixlang.llm import Engine
@@ -36,7 +39,7 @@ def test_smollm2_float32(smollm2_path, graphs):
 
 def settings() -> list[dict[str, object]]:
     """Graphs × overlap × page sizes, half of them with chunks of 61 tokens, which end within pages of every size;
-    each pair of values of any two settings is there. And graphs that are too small for most batches."""
+    each pair of values of any two settings is there. And other limits of graphs, and another backend."""
     out = []
     for (i, page), (j, graphs), (k, overlap) in itertools.product(
         enumerate((1, 16, 64, 128)), enumerate((True, False)), enumerate((True, False))
@@ -45,7 +48,14 @@ def settings() -> list[dict[str, object]]:
         out.append(
             {"page_size": page, "disable_cuda_graph": not graphs, "disable_overlap_schedule": not overlap} | chunk
         )
-    return [*out, {"cuda_graph_max_bs": 3}]
+    return [
+        *out,
+        {"cuda_graph_max_bs": 3},
+        {"cuda_graph_max_bs_prefill": 0},
+        {"cuda_graph_max_bs_prefill": 64},
+        {"attention_backend": "torch_native", "cuda_graph_max_bs": 16},
+        {"chunked_prefill_size": 7},
+    ]
 
 
 @pytest.mark.parametrize("options", settings(), ids=str)
@@ -64,6 +74,32 @@ def test_no_setting_changes_a_text(smollm2_path, options):
             for case, out, n in zip(cases, outs, lengths, strict=True):
                 assert out["output_ids"] == case["greedy_ids"][:n], f"{case['id']}, turn {turn}"
         assert sum(out["meta_info"]["cached_tokens"] for out in outs) > 2000
+
+
+def test_mixed_traffic_is_the_same_in_graphs_and_without(smollm2_path):
+    """Prompts of random lengths arrive, in chunks, while others decode; some begin with what is cached."""
+    random = np.random.default_rng(0)
+    base = random.integers(100, 40000, 900).tolist()
+    prompts = [random.integers(100, 40000, int(n)).tolist() for n in random.integers(1, 900, 36)]
+    prompts += [base[: int(n)] + random.integers(100, 40000, 9).tolist() for n in random.integers(1, 900, 12)]
+
+    def answers(**options):
+        values = {"inline": True, "dtype": "float32", "max_total_tokens": 40000, "context_length": 2048, **options}
+        with Engine(str(smollm2_path), device="cuda", chunked_prefill_size=300, **values) as engine:
+            engine.generate(input_ids=[base], sampling_params={"temperature": 0, "max_new_tokens": 1})
+
+            def ask(i):
+                time.sleep(0.01 * i)
+                sampling = {"temperature": 0 if i % 3 else 0.8, "sampling_seed": i, "max_new_tokens": 20 + i % 17}
+                answer = engine.generate(input_ids=prompts[i], sampling_params={**sampling, "ignore_eos": True})
+                return answer["output_ids"]
+
+            with ThreadPoolExecutor(len(prompts)) as pool:
+                return list(pool.map(ask, range(len(prompts))))
+
+    graphs, plain = answers(), answers(disable_cuda_graph=True)
+    same = sum(a == b for a, b in zip(graphs, plain, strict=True))
+    assert same >= len(prompts) - 3, "a close call may fall otherwise in another batch; most may not"
 
 
 def test_bfloat16_follows_the_reference(smollm2_path):

@@ -189,6 +189,27 @@ def test_padded_rows_give_zeros(kernel: str) -> None:
     check(inputs, splits=splits, sinks=torch.ones(4).to(DEVICE))
 
 
+@pytest.mark.parametrize("rows", [5, 300])
+def test_extend_in_a_larger_batch(rows: int) -> None:
+    """As in a graph: a row of length 0 with the tokens that pad a step, then rows without tokens."""
+    counts, lengths = [23, 1, 40], [30, 50, 40]
+    inputs = make(counts, lengths, heads=4, kv_heads=2, dim=64, page=16)
+    tile = ExtendTile(block_m=16, block_n=16, warps=4, stages=2)
+    expected = extend_attention(**inputs, scale=0.1, tile=tile)
+    used, more = sum(counts), rows - len(counts)
+    total = used + 16
+    nothing = torch.zeros(more, dtype=torch.int32, device=DEVICE)
+    padded = inputs | {
+        "q": torch.cat([inputs["q"], inputs["q"][:16]]),
+        "rows": torch.cat([inputs["rows"], nothing]),
+        "query_starts": torch.cat([inputs["query_starts"], nothing + total]),
+        "lengths": torch.cat([inputs["lengths"], nothing]),
+    }
+    out = extend_attention(**padded, scale=0.1, tile=tile)
+    assert torch.equal(out[:used], expected)
+    assert not out[used:].any()
+
+
 def test_a_later_key_never_matters() -> None:
     """Overwriting the newest key changes the newest query's output and no earlier one's."""
     inputs = make([12], [30], heads=4, kv_heads=2, dim=64, page=16)

@@ -23,7 +23,7 @@ KERNELS = {
     "_sample_kernel",
     "_summary_kernel",
     "_angles_kernel",
-    "_decode_inputs_kernel",
+    "_step_inputs_kernel",
     "_skinny_kernel",
     "_penalties_kernel",
     "_bitmask_kernel",

@@ -28,6 +28,7 @@ TESTS = Path(__file__).resolve().parents[1]
         "kernels/test_triton_sampling.py",
         "kernels/test_triton_skinny.py",
         "attention/test_triton_backend.py",
+        "executor/test_step_graphs.py",
     ],
 )
 def test_interpreted(file: str) -> None:

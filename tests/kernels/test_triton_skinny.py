@@ -13,9 +13,9 @@ if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
 pytest.importorskip("triton", reason="Triton is not installed, so its kernels cannot run here")
 
 from radixlang.kernels import reference, tuning  # noqa: E402
-from radixlang.kernels.decode_inputs import decode_inputs  # noqa: E402
 from radixlang.kernels.rope_write import rotary_angles  # noqa: E402
 from radixlang.kernels.skinny_linear import skinny_linear  # noqa: E402
+from radixlang.kernels.step_inputs import packed_size, sections, step_inputs  # noqa: E402
 
 DTYPES = [torch.float16, torch.bfloat16]
 
@@ -97,18 +97,28 @@ def test_rotary_angles() -> None:
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
 
 
-def test_decode_inputs() -> None:
+def test_step_inputs() -> None:
+    """Tokens known and waited for, new pages, padding, and more tokens than one program takes."""
     table = torch.zeros((6, 4), dtype=torch.int32, device=DEVICE)
-    tokens = torch.tensor([7, 10, 20, 30, 40, 50], device=DEVICE)
-    size = 3  # two rows and one of padding, one new page
-    packed = [[5, 2, 0], [17, 3, 0], [99, 98, 0], [4, 0, 0], [5, 2, 44], [0, 0, 0], [0, 0, 0]]
-    flat = torch.tensor(packed, dtype=torch.int32, device=DEVICE).flatten()
-    longs = [torch.full((size,), -9, device=DEVICE) for _ in range(3)]
-    ints = [torch.full((size,), -9, dtype=torch.int32, device=DEVICE) for _ in range(3)]
-    decode_inputs(flat, tokens, table, *longs, *ints)
-    assert longs[0].tolist() == [50, 20, 7]
-    assert longs[1].tolist() == [17, 3, 0]
-    assert longs[2].tolist() == [99, 98, 0]
-    assert [column.tolist() for column in ints] == [[5, 2, 0], [18, 4, 0], [4, 0, 0]]
-    assert table[5].tolist() == [0, 0, 44, 0]
-    assert int(table.sum()) == 44
+    waiting = torch.tensor([7, 10, 20, 30, 40, 50], device=DEVICE)
+    tokens, rows = 700, 3
+    host = torch.zeros(packed_size(tokens, rows), dtype=torch.int32)
+    parts = sections(host, tokens, rows)
+    assert sum(map(len, parts)) == len(host)
+    parts[3][:] = torch.tensor([0, 650, 650])
+    parts[6][:3] = torch.tensor([-5, 11, -2])
+    parts[6][650] = -1
+    parts[7][:3] = torch.tensor([17, 0, 3])
+    parts[8][:3] = torch.tensor([99, 16, 98])
+    parts[9][:6] = torch.tensor([5, 2, 44, 2, 0, 9])
+    ids, positions, slots = (torch.full((tokens,), -9, device=DEVICE) for _ in range(3))
+    wanted = torch.full((rows,), -9, device=DEVICE)
+    step_inputs(host.to(DEVICE), waiting, table, ids, positions, slots, wanted)
+    assert ids[:4].tolist() == [50, 11, 20, 0]
+    assert int(ids[650]) == 10
+    assert positions[:4].tolist() == [17, 0, 3, 0]
+    assert slots[:4].tolist() == [99, 16, 98, 0]
+    assert not ids[651:].any()
+    assert wanted.tolist() == [0, 650, 650]
+    assert int(table[5, 2]) == 44
+    assert int(table.sum()) == 44 + 9

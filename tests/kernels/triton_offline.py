@@ -18,9 +18,9 @@ from triton.runtime.jit import JITFunction
 
 from radixlang.kernels import activation, chain, norm, page_copy, rope_write, sampling, tuning
 from radixlang.kernels.decode_attention import decode_attention
-from radixlang.kernels.decode_inputs import decode_inputs
 from radixlang.kernels.extend_attention import extend_attention
 from radixlang.kernels.skinny_linear import skinny_linear
+from radixlang.kernels.step_inputs import packed_size, step_inputs
 
 BF16 = torch.bfloat16
 
@@ -138,7 +138,7 @@ def main(backend: str, architecture: str, settings: str) -> None:
         q, k, v, angles, angles, ids, ids, cache, cache, q_weight=weight[:80], k_weight=weight[:80]
     )
     rope_write.rotary_angles(ids, angles[0], 1.0)
-    decode_inputs(integers(28), ids, integers(3, 5), *[ids[:2]] * 3, *[integers(2)] * 3)
+    step_inputs(integers(packed_size(3, 2)), ids, integers(3, 5), ids, ids, ids, ids[:2])
     tile = tuning.SkinnyTile(64, 128, 2, 4, 4)
     skinny_linear(x, torch.zeros((8192, 4096), dtype=BF16), activation="silu", tile=tile)
     wide = torch.zeros((40, 100), dtype=BF16)
