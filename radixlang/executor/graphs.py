@@ -2,20 +2,25 @@
 
 A graph holds a whole step of rows that take their one token from the request table and draw the next: unpacking,
 forward pass, draw. Steps of B rows run in the graph of the next size of the ladder; rows that pad it are the
-sink's. Whatever a graph cannot do is left to the ordinary path, which gives the same tokens.
+sink's. Rows that wait for a mask are passed over by the graph's draw; once the masks are there, a few launches
+draw them from the logits that the graph left. Whatever a graph cannot do is left to the ordinary path, which gives
+the same tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from radixlang.attention import AttentionBackend
+from radixlang.errors import EngineError
 from radixlang.forward import ForwardBatch, ForwardContext, forwarding
+from radixlang.kernels.bitmask import apply_bitmask
 from radixlang.kernels.decode_inputs import COLUMNS, decode_inputs
-from radixlang.kernels.sampling import sample
 from radixlang.memory.kv_pool import KvPool
 from radixlang.memory.request_table import RequestTable
 from radixlang.models import Model
@@ -32,6 +37,25 @@ def ladder(largest: int) -> list[int]:
     steps = [1, 2, 4, *range(8, 128, 8), *range(128, 256, 16), *range(256, MAX_BATCH + 1, 32)]
     sizes = [size for size in steps if size < largest]
     return [*sizes, largest]
+
+
+def lent(tensor: torch.Tensor) -> torch.Tensor:
+    """A view of a 2- or 4-byte tensor that does not own its memory.
+
+    For a graph's result: the graphs share one pool, which lives as long as they do, and run one at a time. Owning
+    a part of it would keep the graphs captured later from using it.
+    """
+    size = tensor.element_size()
+    described = SimpleNamespace(
+        __cuda_array_interface__={
+            "version": 3,
+            "data": (tensor.data_ptr(), False),
+            "shape": tuple(tensor.shape),
+            "strides": tuple(size * stride for stride in tensor.stride()),
+            "typestr": f"<i{size}",
+        }
+    )
+    return torch.as_tensor(described, device=tensor.device).view(tensor.dtype)
 
 
 class DecodeGraphs:
@@ -64,6 +88,8 @@ class DecodeGraphs:
         self._packed = torch.zeros(COLUMNS * largest, dtype=torch.int32, device=device)
         self._home = torch.zeros(2 * largest, dtype=torch.int32, device=device)
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._scores: dict[int, torch.Tensor] = {}
+        self._last: tuple[StepPlan, npt.NDArray[np.int64]] | None = None
         self._ring = torch.zeros((RING, COLUMNS * largest), dtype=torch.int32, pin_memory=True)
         self._views = self._ring.numpy()
         self._copied = [torch.cuda.Event() for _ in range(RING)]
@@ -78,20 +104,25 @@ class DecodeGraphs:
         pool = torch.cuda.graph_pool_handle()
         stream = torch.cuda.Stream()
         for done, size in enumerate(reversed(self._sizes)):
-            self._step(size)  # compiles what is not compiled yet
+            scores = self._step(size)  # compiles what is not compiled yet
+            if not done:
+                words = torch.full((1, -(-scores.shape[1] // 32)), -1, dtype=torch.int32, device=scores.device)
+                apply_bitmask(scores, self._rows[:1], words)
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.stream(stream):
                 graph.capture_begin(pool=pool, capture_error_mode="thread_local")
                 try:
-                    self._step(size)
+                    scores = self._step(size)
                 finally:
                     graph.capture_end()
             self._graphs[size] = graph
+            self._scores[size] = lent(scores)
+            del scores
             progress(done + 1, len(self._sizes))
         torch.cuda.synchronize()
 
-    def _step(self, size: int) -> None:
+    def _step(self, size: int) -> torch.Tensor:
         table = self._table
         batch = ForwardBatch(
             input_ids=self._ids[:size],
@@ -119,35 +150,29 @@ class DecodeGraphs:
         plan = self._attention.plan(batch)
         with forwarding(ForwardContext(batch, self._attention, plan, self._pool.layers)):
             scores = self._model.scores(self._model(batch.input_ids, batch.positions))
-        columns = self._columns
-        sample(
-            scores,
-            columns.temperature,
-            columns.top_k,
-            columns.top_p,
-            columns.min_p,
-            columns.seeds,
-            self._drawn[:size],
-            rows=batch.rows,
-            next_token=table.next_token,
-            home=self._home[: 2 * size].view(2, size),
-        )
+        self._columns.draw(scores, batch.rows, self._drawn[:size], table.next_token, self._home_of(size))
+        return scores
+
+    def _home_of(self, size: int) -> torch.Tensor:
+        return self._home[: 2 * size].view(2, size)
 
     def fits(self, plan: StepPlan) -> bool:
         """A graph can run the plan: nothing but decoding, and nothing asked for but tokens."""
         size = plan.size
         return bool(
             0 < size == plan.tokens <= self.largest
-            and not (plan.logprobs or plan.actions or len(plan.masked))
+            and not (plan.logprobs or plan.actions)
             and len(plan.new_pages) <= size
             and (plan.token_ids == FROM_TABLE).all()
             and plan.samples.all()
             and not plan.pools.any()
-            and self._sampling.plain(plan.rows)
         )
 
     def run(self, plan: StepPlan) -> torch.Tensor:
-        """Run a checked plan that fits → int32 [2, ≥ B], valid until the next run: tokens, and which are bad."""
+        """Run a checked plan that fits → int32 [2, ≥ B], valid until the next run: tokens, and which are bad.
+
+        Entries of masked rows mean nothing before `draw`.
+        """
         table, page_size, count = self._table, self._pool.page_size, plan.size
         rows, starts = plan.rows, plan.starts
         size = int(self._size_of[count])
@@ -162,11 +187,32 @@ class DecodeGraphs:
         columns[0, :count] = rows
         columns[1, :count] = starts
         columns[2, :count] = table.host_pages[rows, starts // page_size] * page_size + starts % page_size
-        columns[3, :count] = self._sampling.drawn_before(rows)
+        drawn = self._sampling.drawn_before(rows)
+        columns[3, :count] = drawn
+        columns[3, plan.masked] = -1
         view[4 * size : 4 * size + entries.size] = entries.ravel()
         view[4 * size + entries.size :] = 0
         self._packed[: COLUMNS * size].copy_(self._ring[self._turn, : COLUMNS * size], non_blocking=True)
         self._copied[self._turn].record()
         self._graphs[size].replay()
-        self._sampling.advance_plain(rows)
-        return self._home[: 2 * size].view(2, size)
+        self._sampling.advance_rows(rows)
+        self._last = plan, drawn
+        return self._home_of(size)
+
+    def draw(self, plan: StepPlan, bits: torch.Tensor) -> torch.Tensor:
+        """Draw the masked rows of the plan that was run last. → as `run`
+
+        `bits` int32 [G, words] are on the device, set where a token is allowed.
+        """
+        if self._last is None or self._last[0] is not plan:
+            raise EngineError(f"Step {plan.step} must be sampled before the next step is launched.")
+        drawn, count = self._last[1], plan.size
+        later = np.full(count, -1)
+        later[plan.masked] = drawn[plan.masked]
+        numbers = self._sampling.upload(np.concatenate([plan.rows, later, plan.masked]).astype(np.int32))
+        rows, waiting, index = numbers.split([count, count, len(plan.masked)])
+        size = int(self._size_of[count])
+        scores = self._scores[size][:count]
+        apply_bitmask(scores, index, bits)
+        self._columns.draw(scores, rows, waiting, self._table.next_token, self._home_of(size))
+        return self._home_of(size)
