@@ -18,7 +18,7 @@ from radixlang.kernels.edit_words import END, PROMPT, TIMES  # noqa: E402
 from radixlang.kernels.edits import Edits  # noqa: E402
 
 DTYPES = [torch.float32, torch.float16] + ([torch.bfloat16] if DEVICE == "cuda" else [])
-VOCABS = [1, 31, 64, 2049, 4500]
+VOCABS = [1, 33, 4500]
 LIMITS = [
     {"temperature": 0.0},
     {"temperature": 1.0},
