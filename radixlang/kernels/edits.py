@@ -51,9 +51,9 @@ def words_at(address):
 
 @triton.jit
 def edit(
-    x,
-    i,
-    there,
+    base,
+    begin_at,
+    end,
     at,
     drawn,
     values,
@@ -63,27 +63,35 @@ def edit(
     presence_ptr,
     repetition_ptr,
     least_ptr,
+    BLOCK: tl.constexpr,
 ):
-    """Change the logits x of tokens i (those that are `there`) of table row `at`, and keep them at `values`.
+    """Put the logits of tokens `begin_at` … end - 1, which are at `base`, changed to `values`; of table row `at`.
 
     First every generated token loses frequency * times + presence; then repetition divides the logit of a token in
     prompt or answer if that is positive and multiplies it otherwise; then the bias is added. Ends are forbidden
-    while `drawn`, the tokens drawn before, are too few.
+    while `drawn`, the tokens drawn before, are too few. All threads of the program may read `values` afterwards.
     """
-    word = tl.load(words_at(tl.load(words_ptr + at)) + i, mask=there, other=0).to(tl.int32)
-    times = (word & _TIMES).to(tl.float32)
-    x -= tl.load(frequency_ptr + at) * times
-    x -= tl.where(times > 0.0, tl.load(presence_ptr + at), 0.0)
-    repetition = tl.load(repetition_ptr + at)
-    repeated = tl.where(x > 0.0, tl.div_rn(x, repetition), x * repetition)
-    x = tl.where((word & (_TIMES | _PROMPT)) != 0, repeated, x)
+    words = tl.load(words_ptr + at)
     bias = tl.load(bias_ptr + at)
-    if bias != 0:
-        x += tl.load(floats_at(bias) + i, mask=there, other=0.0)
+    frequency = tl.load(frequency_ptr + at)
+    presence = tl.load(presence_ptr + at)
+    repetition = tl.load(repetition_ptr + at)
     early = drawn < tl.load(least_ptr + at)
-    x = tl.where(early & ((word & _END) != 0), float("-inf"), x)
-    tl.store(floats_at(values) + i, x, mask=there)
-    return x
+    for start in range(begin_at, end, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        there = i < end
+        x = tl.load(base + i, mask=there, other=0.0).to(tl.float32)
+        word = tl.load(words_at(words) + i, mask=there, other=0).to(tl.int32)
+        times = (word & _TIMES).to(tl.float32)
+        x -= frequency * times
+        x -= tl.where(times > 0.0, presence, 0.0)
+        repeated = tl.where(x > 0.0, x / repetition, x * repetition)
+        x = tl.where((word & (_TIMES | _PROMPT)) != 0, repeated, x)
+        if bias != 0:
+            x += tl.load(floats_at(bias) + i, mask=there, other=0.0)
+        x = tl.where(early & ((word & _END) != 0), float("-inf"), x)
+        tl.store(floats_at(values) + i, x, mask=there)
+    tl.debug_barrier()
 
 
 @triton.jit

