@@ -8,8 +8,8 @@ at 4.20 TB/s and operations at 786 TFLOP/s of that card. One markdown table is p
 
 Sections: start (time to ready), latency (batch 1), step (decode steps by batch), throughput, prefill, ttft,
 admission (cached prompts), host (host work a step at 256 rows), executor (bare steps, no scheduler),
-overlap (steps and the device's idle share with overlap and without); and profile (only when named): kernels and
-their times.
+overlap (steps and the device's idle share with overlap and without); and, only when named, changes (bare decode
+steps with penalties and masks) and profile (kernels and their times).
 
 `--device cpu --models tiny --sections ttft overlap` runs the same code anywhere, at small sizes.
 """
@@ -347,10 +347,22 @@ class Bare:
         for k, v in self.device.pool.layers:
             k.normal_()
             v.normal_()
+        self.masks = np.full((512, -(-self.shape.vocab_size // 32)), 0x5A5A5A5A, np.int32)
         self.per_row = -(-(self.CONTEXT + 100) // self.shape.page_size)
 
-    def plan(self, rows: int, starts: int, counts: int, new: bool) -> StepPlan:
-        """`new`: give the rows their pages and parameters; otherwise each takes its token from the table."""
+    def plan(
+        self,
+        rows: int,
+        starts: int,
+        counts: int,
+        new: bool,
+        sampling: RowSampling = RowSampling(),
+        masked: int = 0,
+    ) -> StepPlan:
+        """`new`: give the rows their pages and parameters; otherwise each takes its token from the table.
+
+        The first `masked` rows wait for masks.
+        """
         ids = np.arange(1, rows + 1, dtype=np.int32)
         empty = np.zeros(0, np.int32)
         per_row = max(self.per_row, -(-(starts + counts) // self.shape.page_size))
@@ -367,7 +379,8 @@ class Bare:
             samples=np.ones(rows, np.bool_),
             pools=np.zeros(rows, np.bool_),
             new_pages=np.array(pages if new else [], np.int32).reshape(-1, 3),
-            setups=tuple(RowSetup(int(row), RowSampling(), empty, empty) for row in ids) if new else (),
+            setups=tuple(RowSetup(int(row), sampling, empty, empty) for row in ids) if new else (),
+            masked=np.arange(masked, dtype=np.int32),
         )
 
     def run(self, plans: list[StepPlan]) -> tuple[list[float], list[float]]:
@@ -377,6 +390,8 @@ class Bare:
         for plan in plans:
             begin = time.perf_counter()
             tickets.append(self.device.launch(plan))
+            if len(plan.masked):
+                self.device.sample(tickets[-1], self.masks[: len(plan.masked)])
             launches.append((time.perf_counter() - begin) * 1e3)
             if len(tickets) > 1:
                 self.device.result(tickets.pop(0))
@@ -400,6 +415,32 @@ def executor(model: str, where: Path, **more: Any) -> Rows:
         out[f"bare prompt step of {tokens:,} tokens, ms"] = statistics.median(gaps[10:])
         out[f"… its launch on the host at {tokens:,} tokens, ms"] = statistics.median(launches[10:])
     out["start, parts"] = str(bare.shape.load_spans)
+    bare.device.close()
+    return out
+
+
+def changes(model: str, where: Path, **more: Any) -> Rows:
+    """Steps of the bare executor whose rows have penalties or wait for masks that are there at once."""
+    bare = Bare(model, where, **more)
+    top_p = RowSampling(temperature=0.8, top_p=0.9, seed=1)
+    penalised = RowSampling(frequency_penalty=0.5, presence_penalty=0.2, repetition_penalty=1.1)
+    both = RowSampling(temperature=0.8, top_p=0.9, seed=1, frequency_penalty=0.5)
+    out: Rows = {}
+    for rows in (1, 32, 256):
+        for name, sampling, masked in (
+            ("greedy", RowSampling(), 0),
+            ("greedy, all rows with penalties", penalised, 0),
+            ("greedy, one row masked", RowSampling(), 1),
+            ("greedy, all rows masked", RowSampling(), rows),
+            ("top-p", top_p, 0),
+            ("top-p, all rows with penalties", both, 0),
+            ("top-p, all rows masked", top_p, rows),
+        ):
+            bare.run([bare.plan(rows, bare.CONTEXT, 1, True, sampling, masked)])
+            plans = [bare.plan(rows, bare.CONTEXT + i, 1, False, sampling, masked) for i in range(1, 81)]
+            gaps, launches = bare.run(plans)
+            out[f"batch {rows}, {name}: step, ms"] = statistics.median(gaps[20:])
+            out[f"… its launch on the host at {rows}, {name}, ms"] = statistics.median(launches[20:])
     bare.device.close()
     return out
 
@@ -476,7 +517,13 @@ def measure(model: str, sections: list[str], where: Path, more: dict[str, Any]) 
         bench.engine.shutdown()
         del bench
         free()
-    for name, function in (("executor", executor), ("host", host), ("overlap", overlap), ("profile", profile)):
+    for name, function in (
+        ("executor", executor),
+        ("changes", changes),
+        ("host", host),
+        ("overlap", overlap),
+        ("profile", profile),
+    ):
         if name in sections:
             begin = time.perf_counter()
             out |= function(model, where, **more)
@@ -513,7 +560,7 @@ def device_line(device: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--models", nargs="+", default=["llama", "qwen"], choices=list(MODELS))
-    parser.add_argument("--sections", nargs="+", default=list(SECTIONS), choices=[*SECTIONS, "profile"])
+    parser.add_argument("--sections", nargs="+", default=list(SECTIONS), choices=[*SECTIONS, "changes", "profile"])
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="engine options, JSON values")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--out", type=Path, help="append the table to this file")

@@ -207,5 +207,8 @@ def try_out(executor: DeviceExecutor) -> None:
             pools=np.array([not decoder]),
             new_pages=np.array(pages if step == 0 else [], np.int32).reshape(-1, 3),
             setups=(RowSetup(1, RowSampling(), empty, empty),) if step == 0 else (),
+            masked=np.zeros(1 if decoder and step == 0 else 0, np.int32),
         )
-        executor.result(executor.launch(plan))
+        ticket = executor.launch(plan)
+        executor.sample(ticket, np.full((1, -(-executor.spec.vocab_size // 32)), -1, np.int32))
+        executor.result(ticket)

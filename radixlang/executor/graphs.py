@@ -3,7 +3,9 @@
 A graph holds unpacking, forward pass and draw of a step of so many tokens and rows. There are two ladders of such
 shapes: *decode* steps, whose rows have one token each and all draw, and *prompt* steps, where any rows bring any
 tokens and some draw. A step runs in the smallest shape that holds it; rows that pad it are the sink's, and so is
-the row that the tokens belong to that pad it. Whatever a graph cannot do is left to the ordinary path, which gives
+the row that the tokens belong to that pad it. Rows that wait for a mask are passed over by the graph's draw; once
+the masks are there, a few launches draw them from the logits that the graph left. Whatever a graph cannot do is left
+to the ordinary path, which gives
 the same tokens.
 """
 
@@ -12,15 +14,18 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from radixlang.attention import AttentionBackend
+from radixlang.errors import EngineError
 from radixlang.executor.inputs import lay_out
 from radixlang.executor.shapes import Shape
 from radixlang.forward import ForwardBatch, ForwardContext, forwarding
-from radixlang.kernels.sampling import sample
+from radixlang.kernels.bitmask import apply_bitmask
 from radixlang.kernels.skinny_linear import MAX_TOKENS
 from radixlang.kernels.step_inputs import packed_size, sections, step_inputs
 from radixlang.memory.kv_pool import KvPool
@@ -54,6 +59,25 @@ class CudaRecorder:
         return graph.replay
 
 
+def lent(tensor: torch.Tensor) -> torch.Tensor:
+    """A view of a 2- or 4-byte tensor on a GPU that does not own its memory.
+
+    For a graph's result: the graphs share one pool, which lives as long as they do, and run one at a time. Owning
+    a part of it would keep the graphs captured later from using it.
+    """
+    size = tensor.element_size()
+    described = SimpleNamespace(
+        __cuda_array_interface__={
+            "version": 3,
+            "data": (tensor.data_ptr(), False),
+            "shape": tuple(tensor.shape),
+            "strides": tuple(size * stride for stride in tensor.stride()),
+            "typestr": f"<i{size}",
+        }
+    )
+    return torch.as_tensor(described, device=tensor.device).view(tensor.dtype)
+
+
 class StepGraphs:
     """The graphs of one executor. Everything here runs inside submitted work, in step order."""
 
@@ -83,6 +107,10 @@ class StepGraphs:
         self._home = torch.zeros(2 * rows, dtype=torch.int32, device=device)
         self._pins = device.type == "cuda"
         self._replays: dict[Shape, Replay] = {}
+        self._scores: dict[Shape, torch.Tensor] = {}
+        """[rows, vocabulary] what a shape's last run left"""
+        self._last: tuple[StepPlan, Shape, npt.NDArray[np.int64]] | None = None
+        """the step that ran last, and the tokens that its drawing rows had drawn before"""
 
     def capture(self, record: Record, progress: Callable[[int, int], None]) -> None:
         """Record all shapes, the largest first, so that the others fit into its memory."""
@@ -91,6 +119,9 @@ class StepGraphs:
             # Compiles what is not compiled yet; prompt steps beyond the kernels for few tokens are all alike.
             if shape.decodes or shape.tokens <= MAX_TOKENS or shape == shapes[0]:
                 self._step(shape)
+        scores = self._scores[shapes[0]]
+        words = torch.full((1, -(-scores.shape[1] // 32)), -1, dtype=torch.int32, device=scores.device)
+        apply_bitmask(scores, torch.zeros(1, dtype=torch.int32, device=scores.device), words)
         for done, shape in enumerate(shapes):
             self._replays[shape] = record(partial(self._step, shape))
             progress(done + 1, len(shapes))
@@ -127,19 +158,11 @@ class StepGraphs:
             hidden = self._model(batch.input_ids, batch.positions)
             # A model may have left the tokens out that nobody wants.
             scores = self._model.scores(hidden if len(hidden) == rows else hidden[self._wanted[:rows]])
-        columns = self._columns
-        sample(
-            scores,
-            columns.temperature,
-            columns.top_k,
-            columns.top_p,
-            columns.min_p,
-            columns.seeds,
-            drawn,
-            rows=drawing,
-            next_token=table.next_token,
-            home=self._home[: 2 * rows].view(2, rows),
-        )
+        self._columns.draw(scores, drawing, drawn, table.next_token, self._home_of(shape))
+        self._scores[shape] = lent(scores) if scores.is_cuda else scores
+
+    def _home_of(self, shape: Shape) -> torch.Tensor:
+        return self._home[: 2 * shape.rows].view(2, shape.rows)
 
     def find(self, plan: StepPlan) -> Shape | None:
         """The smallest shape that can run the plan: one that asks for nothing but tokens."""
@@ -147,10 +170,8 @@ class StepGraphs:
         if (
             plan.logprobs
             or plan.actions
-            or len(plan.masked)
             or plan.pools.any()
             or (single and not plan.samples.all())
-            or not self._sampling.plain(plan.rows)
         ):
             return None
         ladder = self._decodes if single else self._prompts
@@ -161,7 +182,8 @@ class StepGraphs:
 
     def run(self, plan: StepPlan) -> torch.Tensor | None:
         """Run a checked plan if a shape holds it → int32 [2, ≥ S], valid until the next run: the tokens of the
-        rows that sample, and which are bad. None: nothing was done."""
+        rows that sample, and which are bad. None: nothing was done. Entries of masked rows mean nothing before `draw`.
+        """
         shape = self.find(plan)
         if shape is None:
             return None
@@ -186,12 +208,37 @@ class StepGraphs:
         wanted[: len(draws)] = layout.ends[layout.sampling]
         wanted[len(draws) :] = tokens - 1
         drawing[: len(draws)] = draws
-        drawn[: len(draws)] = self._sampling.drawn_before(draws)
+        before = self._sampling.drawn_before(draws)
+        drawn[: len(draws)] = before
+        drawn[(np.cumsum(plan.samples) - 1)[plan.masked]] = -1
         ids[:tokens] = np.where(plan.token_ids == FROM_TABLE, -plan.rows[layout.of], plan.token_ids)
         positions[:tokens] = layout.positions
         slots[:tokens] = layout.slots
         pages[: entries.size] = entries.ravel()
         self._packed[: len(staged)].copy_(staged, non_blocking=True)
         self._replays[shape]()
-        self._sampling.advance_plain(draws)
-        return self._home[: 2 * shape.rows].view(2, shape.rows)
+        self._sampling.advance_rows(draws)
+        self._last = plan, shape, before
+        return self._home_of(shape)
+
+    def draw(self, plan: StepPlan, bits: torch.Tensor) -> torch.Tensor:
+        """Draw the masked rows of the plan that was run last. → as `run`
+
+        `bits` int32 [G, words] are on the device, set where a token is allowed.
+
+        Raises:
+            EngineError: another step was run since.
+        """
+        if self._last is None or self._last[0] is not plan:
+            raise EngineError(f"Step {plan.step} must be sampled before the next step is launched.")
+        _, shape, before = self._last
+        draws = plan.rows[plan.samples]
+        at = (np.cumsum(plan.samples) - 1)[plan.masked]
+        later = np.full(len(draws), -1)
+        later[at] = before[at]
+        numbers = self._sampling.upload(np.concatenate([draws, later, at]).astype(np.int32))
+        rows, waiting, index = numbers.split([len(draws), len(draws), len(at)])
+        scores = self._scores[shape][: len(draws)]
+        apply_bitmask(scores, index, bits)
+        self._columns.draw(scores, rows, waiting, self._table.next_token, self._home_of(shape))
+        return self._home_of(shape)

@@ -17,7 +17,9 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from radixlang.kernels import activation, chain, norm, page_copy, rope_write, sampling, tuning
+from radixlang.kernels.bitmask import apply_bitmask
 from radixlang.kernels.decode_attention import decode_attention
+from radixlang.kernels.edits import Edits
 from radixlang.kernels.extend_attention import extend_attention
 from radixlang.kernels.skinny_linear import skinny_linear
 from radixlang.kernels.step_inputs import packed_size, step_inputs
@@ -108,6 +110,8 @@ def variants() -> None:
         rope_write.rotary_angles(places, angles[0], 1.0)
         home = integers(64)[at : at + 4].view(2, 2)
         more = {"rows": two, "next_token": longs, "home": home}
+        more["edits"] = Edits(*[longs] * 3, *[column] * 3, integers(9))
+        apply_bitmask(torch.zeros((2, 5000)), two, integers(2, 160))
         sampling.sample(torch.zeros((2, 5000)), column, integers(9), column, column, longs, two, **more)
 
 
@@ -151,8 +155,13 @@ def main(backend: str, architecture: str, settings: str) -> None:
         rows=integers(2), next_token=ids, home=integers(2, 2),
     )  # fmt: skip
     sampling.argmax(logits)
-    sampling.apply_penalties(logits, ids, logits, logits > 0, ids, column, column, column)
-    sampling.apply_bitmask(logits, ids, integers(2, 2188))
+    edits = Edits(*[ids] * 3, *[column] * 3, integers(2))
+    for scores in (logits, logits.to(BF16)):
+        sampling.sample(
+            scores, column, integers(2), column, column, ids, integers(2),
+            rows=integers(2), next_token=ids, home=integers(2, 2), edits=edits,
+        )  # fmt: skip
+    apply_bitmask(logits, integers(2), integers(2, 2188))
     page_copy.copy_pages(cache, integers(1), integers(1))
 
 
