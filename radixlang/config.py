@@ -64,7 +64,9 @@ class DeviceConfig:
 
     device: str = flag("auto", "auto, cpu, cuda, …")
     attention_backend: str = flag("auto", "Attention implementation; auto takes the first that fits the model.")
-    page_size: int = flag(16, "Tokens per KV page, 1 to 128; prefix hits of less than half a page more are rounded down to it.")
+    page_size: int = flag(
+        16, "Tokens per KV page, 1 to 128; prefix hits of less than half a page more are rounded down to it."
+    )
     kv_cache_dtype: str = flag(
         "auto",
         "Storage of K and V; auto is the computing dtype.",
@@ -375,7 +377,9 @@ def add_arguments(parser: argparse.ArgumentParser, skip: tuple[str, ...] = ()) -
         names = list(dict.fromkeys(names))
         common: dict[str, Any] = {"dest": f.name, "default": argparse.SUPPRESS}
         if scalar is bool:
-            common |= {"action": argparse.BooleanOptionalAction} if f.default is not False else {"action": "store_true"}
+            common |= (
+                {"action": argparse.BooleanOptionalAction} if f.default is not False else {"action": "store_true"}
+            )
             title.add_argument(*names, help=f.metadata["help"], **common)
         else:
             default = "" if f.default in (None, "") else f" Default: {f.default}."
