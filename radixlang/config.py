@@ -64,7 +64,9 @@ class DeviceConfig:
 
     device: str = flag("auto", "auto, cpu, cuda, …")
     attention_backend: str = flag("auto", "Attention implementation; auto takes the first that fits the model.")
-    page_size: int = flag(16, "Tokens per KV page, 1 to 128; prefix hits are rounded down to it.")
+    page_size: int = flag(
+        16, "Tokens per KV page, 1 to 128; prefix hits of less than half a page more are rounded down to it."
+    )
     kv_cache_dtype: str = flag(
         "auto",
         "Storage of K and V; auto is the computing dtype.",
@@ -112,7 +114,11 @@ class ScheduleConfig:
     queue_timeout: float | None = flag(None, "Seconds a request may wait before it is refused with 503.")
     schedule_conservativeness: float = flag(1.0, "Above 1 admits fewer requests and retracts less.")
     enable_priority_scheduling: bool = flag(False, "Same as --schedule-policy priority.")
-    enable_mixed_chunk: bool = flag(True, "Accepted for SGLang scripts; chunks always mix with decoding.")
+    enable_mixed_chunk: bool | None = flag(
+        None, "Prompts share steps with requests that decode, instead of going first; on CPUs the default."
+    )
+    prefill_max_requests: int | None = flag(None, "Most requests that begin in one step.")
+    max_prefill_steps: int = flag(16, "Most steps of prompts alone, in a row, while requests could decode.")
 
 
 @dataclass(frozen=True)
@@ -246,6 +252,8 @@ class Config:
             ("cuda_graph_max_bs", d.cuda_graph_max_bs),
             ("max_running_requests", s.max_running_requests),
             ("max_prefill_tokens", s.max_prefill_tokens),
+            ("max_prefill_steps", s.max_prefill_steps),
+            ("prefill_max_requests", s.prefill_max_requests),
             ("stream_interval", v.stream_interval),
         ):
             need(value is None or value >= 1, name, value, "at least 1")
@@ -376,7 +384,9 @@ def add_arguments(parser: argparse.ArgumentParser, skip: tuple[str, ...] = ()) -
         names = list(dict.fromkeys(names))
         common: dict[str, Any] = {"dest": f.name, "default": argparse.SUPPRESS}
         if scalar is bool:
-            common |= {"action": argparse.BooleanOptionalAction} if f.default else {"action": "store_true"}
+            common |= (
+                {"action": argparse.BooleanOptionalAction} if f.default is not False else {"action": "store_true"}
+            )
             title.add_argument(*names, help=f.metadata["help"], **common)
         else:
             default = "" if f.default in (None, "") else f" Default: {f.default}."

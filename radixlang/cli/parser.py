@@ -84,7 +84,7 @@ UNAVAILABLE: dict[str, tuple[str, ...]] = {
     "tracing": ("--enable-trace", "--otlp-traces-endpoint", "--trace-modules"),
     "sessions and stored responses": ("--enable-streaming-session", "--enable-response-store"),
     "tuning of the scheduler": (
-        *("--num-continuous-decode-steps", "--scheduler-recv-interval", "--prefill-max-requests"),
+        *("--num-continuous-decode-steps", "--scheduler-recv-interval"),
         *("--enable-dynamic-chunking", "--retraction-policy", "--watchdog-timeout", "--sleep-on-idle"),
         *("--enable-prefill-delayer", "--priority-scheduling-preemption-threshold"),
     ),

@@ -55,6 +55,8 @@ def settings() -> list[dict[str, object]]:
         {"cuda_graph_max_bs_prefill": 64},
         {"attention_backend": "torch_native", "cuda_graph_max_bs": 16},
         {"chunked_prefill_size": 7},
+        {"chunked_prefill_size": 7, "enable_mixed_chunk": True},
+        {"chunked_prefill_size": 7, "max_prefill_steps": 1},
     ]
 
 
@@ -100,6 +102,23 @@ def test_mixed_traffic_is_the_same_in_graphs_and_without(smollm2_path):
     graphs, plain = answers(), answers(disable_cuda_graph=True)
     same = sum(a == b for a, b in zip(graphs, plain, strict=True))
     assert same >= len(prompts) - 3, "a close call may fall otherwise in another batch; most may not"
+
+
+def test_copied_part_of_a_cached_page_changes_no_text(smollm2_path):
+    """A prompt again, and one that leaves it in the middle of a page."""
+    first = [(37 * i) % 9000 + 100 for i in range(64)]
+    other = [*first[:60], 7, 8, 9]
+    sampling = {"temperature": 0, "max_new_tokens": 24, "ignore_eos": True}
+    texts_of = []
+    for cache in (True, False):
+        with Engine(
+            str(smollm2_path), inline=True, device="cuda", dtype="float32", max_total_tokens=4096,
+            disable_radix_cache=not cache,
+        ) as engine:  # fmt: skip
+            outs = [engine.generate(input_ids=ids, sampling_params=sampling) for ids in (first, first, other)]
+        texts_of.append([out["output_ids"] for out in outs])
+        assert [out["meta_info"]["cached_tokens"] for out in outs] == ([0, 63, 60] if cache else [0, 0, 0])
+    assert texts_of[0] == texts_of[1]
 
 
 def test_bfloat16_follows_the_reference(smollm2_path):
