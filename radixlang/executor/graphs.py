@@ -104,6 +104,7 @@ class DecodeGraphs:
             page_size=self._pool.page_size,
             max_query=1,
             max_length=table.pages.shape[1] * self._pool.page_size,
+            separate=True,
         )
         decode_inputs(
             self._packed[: COLUMNS * size],

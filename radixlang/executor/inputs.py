@@ -92,5 +92,7 @@ def build_inputs(plan: StepPlan, table: RequestTable, page_size: int, platform: 
         page_size=page_size,
         max_query=int(counts.max()),
         max_length=int(lengths.max()),
+        # what only the device knows is in no prefix yet
+        separate=len(waiting) == plan.tokens,
     )
     return Inputs(batch, query_starts, rows[sampling], sample_ends)

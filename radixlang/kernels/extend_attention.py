@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from radixlang.kernels.attention_tile import add_sink, score_factors, sweep
+from radixlang.kernels.attention_tile import add_sink, page_ids, score_factors, sweep
 from radixlang.kernels.tuning import ExtendTile, next_power_of_2, upcast_dots
 
 
@@ -112,6 +112,7 @@ def _extend_kernel(
             acc,
             position,
             table,
+            page_ids(table, 0, start, PAGE, BLOCK_N),
             k_base,
             v_base,
             0,
@@ -132,6 +133,7 @@ def _extend_kernel(
             SOFTCAP,
             UPCAST,
             PRECISION,
+            "",
         )
     m, l, acc = sweep(
         q,
@@ -140,6 +142,7 @@ def _extend_kernel(
         acc,
         position,
         table,
+        page_ids(table, start, end, PAGE, BLOCK_N),
         k_base,
         v_base,
         start,
@@ -160,6 +163,7 @@ def _extend_kernel(
         SOFTCAP,
         UPCAST,
         PRECISION,
+        "",
     )
     if SINKS:
         m, l, acc = add_sink(m, l, acc, tl.load(sinks_ptr + head, mask=used, other=0.0).to(tl.float32))

@@ -6,6 +6,8 @@ sum into the stream into the library's product.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from radixlang.kernels.activation import gelu_tanh_mul, silu_mul
@@ -17,6 +19,9 @@ from radixlang.layers.attention import Attention
 from radixlang.layers.ops import Steps, TorchOps
 from radixlang.quant import Linear
 from radixlang.quant.unquantized import DenseLinear
+
+if TYPE_CHECKING:
+    from radixlang.forward import ForwardContext
 
 Rotation = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -69,6 +74,23 @@ class TritonOps(Steps):
             k_weight=layer.k_norm,
             eps=layer.eps,
         )
+
+    def attend(
+        self,
+        qkv: torch.Tensor,
+        layer: Attention,
+        rotation: Rotation | None,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        context: ForwardContext,
+    ) -> torch.Tensor:
+        """In one kernel where the step's plan offers that (`attention.FusedPlan`)."""
+        fused = getattr(context.plan, "fused", None)
+        if fused is None:
+            return super().attend(qkv, layer, rotation, k_cache, v_cache, context)
+        angles = None if rotation is None else rotation[:2]
+        out: torch.Tensor = fused(layer, qkv, angles, k_cache, v_cache, context.batch)
+        return out
 
     def gated(self, gate_up: torch.Tensor, activation: str) -> torch.Tensor:
         if activation == "gelu":
