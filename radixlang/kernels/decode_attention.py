@@ -17,7 +17,7 @@ import triton.language as tl
 
 from radixlang.kernels import chain
 from radixlang.kernels.attention_tile import add_sink, bounded, page_ids, score_factors, sweep
-from radixlang.kernels.chain import begin, release, wait
+from radixlang.kernels.chain import begin, prefetch, release, wait
 from radixlang.kernels.rope_write import turned
 from radixlang.kernels.tuning import MAX_DECODE_ROWS, DecodeTile, next_power_of_2, upcast_dots
 
@@ -58,24 +58,6 @@ def _joined(
     parts = partial_ptr + (place * num_splits + s)[:, None] * D + d[None, :]
     part = tl.load(parts, mask=there, other=0.0, cache_modifier=".cg")
     return tl.sum(part * weight[:, None], 0) / tl.where(total > 0.0, total, 1.0)
-
-
-@triton.jit
-def _prefetch(
-    base, pages, keys, page_stride, slot_stride, end, PAGE: tl.constexpr, LINE: tl.constexpr, LINES: tl.constexpr
-):
-    """Ask the second-level cache for one head of `keys` [N] below `end`, in lines of LINE elements."""
-    places = base + pages.to(tl.int64) * page_stride + (keys % PAGE) * slot_stride
-    addresses = (places[:, None] + tl.arange(0, LINES)[None, :] * LINE).to(tl.int64)
-    wanted = tl.broadcast_to((keys < end)[:, None], addresses.shape).to(tl.int32)
-    tl.inline_asm_elementwise(
-        "{ .reg .pred p; setp.ne.s32 p, $2, 0; @p prefetch.global.L2 [$1]; mov.u32 $0, 0; }",
-        "=r,l,r",
-        [addresses, wanted],
-        dtype=tl.int32,
-        is_pure=False,
-        pack=1,
-    )
 
 
 @triton.jit(
@@ -168,11 +150,12 @@ def _decode_kernel(
     v_base = v_ptr + kv_head * v_head
     if PREFETCH and CHAINED:
         keys = start + tl.arange(0, BLOCK_N)
-        pages = page + tl.zeros([BLOCK_N], tl.int32)
+        pages = (page + tl.zeros([BLOCK_N], tl.int32)).to(tl.int64)
         LINE: tl.constexpr = 1024 // k_ptr.dtype.element_ty.primitive_bitwidth
-        LINES: tl.constexpr = (BLOCK_D + LINE - 1) // LINE
-        _prefetch(k_base, pages, keys, k_page, k_slot, end, PAGE, LINE, LINES)
-        _prefetch(v_base, pages, keys, v_page, v_slot, end, PAGE, LINE, LINES)
+        line = tl.arange(0, (BLOCK_D + LINE - 1) // LINE) * LINE
+        wanted = (keys < end)[:, None] & (line < D)[None, :]
+        prefetch(k_base + (pages * k_page + keys % PAGE * k_slot)[:, None] + line[None, :], wanted)
+        prefetch(v_base + (pages * v_page + keys % PAGE * v_slot)[:, None] + line[None, :], wanted)
     wait(CHAINED)
 
     lane = tl.arange(0, BLOCK_M)

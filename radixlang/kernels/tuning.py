@@ -25,6 +25,8 @@ DECODE_FLAGS = ("projected", "prefetch", "evict_first")
 PROGRAMS_PER_UNIT = 4
 #: most query-head rows of one decode tile; longer queries go to the extend kernel
 MAX_DECODE_ROWS = 64
+#: limits of the kernel that holds rows of the weight in registers
+MAX_MATVEC_TOKENS, MAX_MATVEC_INNER = 8, 16384
 
 
 @dataclass(frozen=True)
@@ -65,13 +67,25 @@ class ExtendTile:
 
 @dataclass(frozen=True)
 class SkinnyTile:
-    """`splits` programs share the inner dimension of `block_n` outputs, in steps of `block_k`."""
+    """`splits` programs share the inner dimension of `block_n` outputs, in steps of `block_k`.
+
+    `early`: the next kernel is let in at the start, and each asks for its weights while the one before still runs.
+    """
 
     block_n: int
     block_k: int
     splits: int
     warps: int
     stages: int
+    early: bool = False
+
+
+@dataclass(frozen=True)
+class MatvecTile:
+    """A program holds `block_n` rows of the weight (of each half, if gated) in its registers."""
+
+    block_n: int
+    warps: int
 
 
 def interpreted() -> bool:
@@ -181,4 +195,12 @@ def skinny_tile(chip: Chip, *, tokens: int, outer: int, inner: int, gated: bool)
     splits = 1
     while 2 * splits * blocks <= entry["programs"] and steps % (2 * splits) == 0 and splits < 16:
         splits *= 2
-    return SkinnyTile(block_n, block_k, splits, entry["warps"], entry["stages"])
+    return SkinnyTile(block_n, block_k, splits, entry["warps"], entry["stages"], bool(entry.get("early", 0)))
+
+
+def matvec_tile(chip: Chip, *, tokens: int, outer: int, inner: int, gated: bool) -> MatvecTile | None:
+    """Settings of a product of one token or a few, sizes as for `skinny_tile`; None where that is as fast."""
+    if tokens > MAX_MATVEC_TOKENS or inner > MAX_MATVEC_INNER:
+        return None
+    entry = _entry(chip, "matvec", {}, tokens=tokens, outer=outer, inner=inner, gated=int(gated))
+    return MatvecTile(entry["block_n"], entry["warps"]) if entry.get("block_n") else None
