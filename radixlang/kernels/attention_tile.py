@@ -75,7 +75,8 @@ def sweep(
     """Fold keys [start, end) into the running maximum m, sum l [M] and accumulator acc [M, BLOCK_D].
 
     `start` is a multiple of BLOCK_N and `page` the `page_ids` there; `position` [M] are the queries' places in
-    the row. With MASKED off every key must be visible to every query. Keys at or beyond `end` are never read: a page's tail may hold anything.
+    the row. With MASKED off every key must be visible to every query. Keys at or beyond `end` are never read: a
+    page's tail may hold anything. EVICT is the cache hint of the loads, "" for none.
     """
     ONE_PAGE: tl.constexpr = PAGE % BLOCK_N == 0
     d = tl.arange(0, BLOCK_D)

@@ -41,8 +41,8 @@ def release(CHAINED: tl.constexpr):
 
 @triton.jit
 def prefetch(places, wanted):
-    """Ask for the 128-byte lines at the pointers `places` where `wanted` (of the same rank) into the cache that all
-    programs share. Changes nothing else, so it may be done before `wait`; only in chained kernels."""
+    """Ask for the 128-byte lines at the pointers `places`, where `wanted` (of the same rank), to be brought into
+    the second-level cache. Changes nothing else, so it may be done before `wait`. Only for chained kernels."""
     addresses = places.to(tl.int64)
     tl.inline_asm_elementwise(
         "{ .reg .pred p; setp.ne.s32 p, $2, 0; @p prefetch.global.L2 [$1]; mov.u32 $0, 0; }",

@@ -3,7 +3,8 @@
 A program takes one row, one KV head with all the query heads that share it, and one split of the row's keys.
 Splits are joined by their log-sum-exp: a few by the last program to arrive, many by a second kernel. In a decode
 step the kernel can begin at the projection: every program prepares its own queries, and the one whose split holds
-the newest position prepares the new key, uses it, and writes it to the cache with its value. Must not know requests.
+the newest position prepares the new key, uses it, and writes it to the cache with its value. Must not know
+requests.
 """
 
 from __future__ import annotations

@@ -210,9 +210,7 @@ def test_projected_page_sizes(page: int, splits: int) -> None:
         (5, 1, 192, 12, True),
     ],
 )
-def test_projected_heads_and_rotations(
-    heads: int, kv_heads: int, dim: int, rotary: int, normed: bool
-) -> None:
+def test_projected_heads_and_rotations(heads: int, kv_heads: int, dim: int, rotary: int, normed: bool) -> None:
     check_projected([50, 3], heads=heads, kv_heads=kv_heads, dim=dim, rotary=rotary, normed=normed, splits=2)
 
 
