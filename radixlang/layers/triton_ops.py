@@ -6,6 +6,8 @@ before. Larger ones go to torch, and the sum into the stream into the library's 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,7 +27,19 @@ if TYPE_CHECKING:
     from radixlang.forward import ForwardContext
 
 Tile = MatvecTile | SkinnyTile
-Rotation = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+@dataclass
+class Rotation:
+    """Cosines and sines [T, dim / 2] float32 of a step's tokens."""
+
+    cos: torch.Tensor
+    sin: torch.Tensor
+
+    @cached_property
+    def places(self) -> torch.Tensor:
+        """[T]: where in them each token's are, for a kernel that can do with a table of all positions."""
+        return torch.arange(self.cos.shape[0], device=self.cos.device)
 
 
 class TritonOps(Steps):
@@ -44,9 +58,7 @@ class TritonOps(Steps):
         return add_rms_norm(x, residual, weight, eps)
 
     def rotation(self, positions: torch.Tensor, inverse: torch.Tensor, factor: float) -> Rotation:
-        """Cosines and sines [T, dim / 2] of this step's tokens, and each token's place in them."""
-        places = torch.arange(positions.shape[0], device=positions.device)
-        return *rotary_angles(positions, inverse, factor), places
+        return Rotation(*rotary_angles(positions, inverse, factor))
 
     def rotate_and_store(
         self,
@@ -59,16 +71,15 @@ class TritonOps(Steps):
     ) -> torch.Tensor:
         if rotation is None:
             return self._torch.rotate_and_store(qkv, layer, None, k_cache, v_cache, slots)
-        cos, sin, places = rotation
         parts = qkv.view(qkv.shape[0], -1, layer.head_dim)
         q, k, v = parts.split((layer.heads, layer.kv_heads, layer.kv_heads), 1)
         return rope_write(
             q,
             k,
             v,
-            cos,
-            sin,
-            places,
+            rotation.cos,
+            rotation.sin,
+            rotation.places,
             slots,
             k_cache,
             v_cache,
@@ -90,7 +101,7 @@ class TritonOps(Steps):
         fused = getattr(context.plan, "fused", None)
         if fused is None:
             return super().attend(qkv, layer, rotation, k_cache, v_cache, context)
-        angles = None if rotation is None else rotation[:2]
+        angles = None if rotation is None else (rotation.cos, rotation.sin)
         out: torch.Tensor = fused(layer, qkv, angles, k_cache, v_cache, context.batch)
         return out
 
