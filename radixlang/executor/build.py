@@ -185,7 +185,8 @@ def choose_attention(
 
 
 def try_out(executor: DeviceExecutor) -> None:
-    """Prompts short and long and, on a decoder, a decode step on row 1 and the first pages, which nobody owns yet.
+    """Prompts short and long and, on a decoder, decode steps on row 1 and the first pages, which nobody owns yet:
+    one of a token the device drew, one of a prompt's last token.
 
     Compiles what is compiled on first use, and lets a fault show before anything is served.
     """
@@ -193,7 +194,7 @@ def try_out(executor: DeviceExecutor) -> None:
     size = executor.pool.page_size
     room = executor.table.host_pages.shape[1] * size - 1
     few, many = min(2, room), min(TRIAL_TOKENS, room)
-    grants = [(0, few, 0), (few, 1, FROM_TABLE), (0, many, 0)] if decoder else [(0, few, 0)]
+    grants = [(0, few, 0), (few, 1, FROM_TABLE), (few, 1, 0), (0, many, 0)] if decoder else [(0, few, 0)]
     pages = [(1, i, i + 1) for i in range((many + size) // size)] if decoder else [(1, 0, 1)]
     empty = np.zeros(0, np.int32)
     for step, (start, count, token) in enumerate(grants):

@@ -143,6 +143,7 @@ class StepGraphs:
             max_query=1 if shape.decodes else tokens,
             max_length=table.pages.shape[1] * self._pool.page_size,
             wanted=None if shape.decodes else self._wanted[:rows],
+            separate=shape.decodes,
         )
         step_inputs(
             packed,
@@ -166,13 +167,9 @@ class StepGraphs:
 
     def find(self, plan: StepPlan) -> Shape | None:
         """The smallest shape that can run the plan: one that asks for nothing but tokens."""
-        single = plan.size == plan.tokens
-        if (
-            plan.logprobs
-            or plan.actions
-            or plan.pools.any()
-            or (single and not plan.samples.all())
-        ):
+        # What the host knows may be in the prefix of another row of this step: no matter for decode steps.
+        single = plan.size == plan.tokens and bool((plan.token_ids == FROM_TABLE).all())
+        if plan.logprobs or plan.actions or plan.pools.any() or (single and not plan.samples.all()):
             return None
         ladder = self._decodes if single else self._prompts
         for shape in ladder[bisect_left(ladder, Shape(plan.tokens, plan.size)) :]:

@@ -124,5 +124,7 @@ def build_inputs(plan: StepPlan, table: RequestTable, page_size: int, platform: 
         page_size=page_size,
         max_query=int(plan.counts.max()),
         max_length=int(layout.lengths.max()),
+        # what only the device knows is in no prefix yet
+        separate=bool((plan.token_ids == FROM_TABLE).all()),
     )
     return Inputs(batch, layout.query_starts, rows[sampling], sample_ends)

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from radixlang.kernels.attention_tile import add_sink, score_factors, sweep
+from radixlang.kernels.attention_tile import add_sink, page_ids, score_factors, sweep
 from radixlang.kernels.tuning import ExtendTile, next_power_of_2, upcast_dots
 
 ROWS_AT_ONCE = 256
@@ -139,6 +139,8 @@ def _extend_kernel(
         inside = tl.cdiv(tl.maximum(last_query - window + 1, 0), BLOCK_N) * BLOCK_N
         inside = tl.minimum(inside, below)
     for run in tl.static_range(0 if WINDOWED else 1, 3):
+        low = start if run == 0 else (inside if run == 1 else below)
+        high = inside if run == 0 else (below if run == 1 else end)
         m, l, acc = sweep(
             q,
             m,
@@ -146,10 +148,11 @@ def _extend_kernel(
             acc,
             position,
             table,
+            page_ids(table, low, high, PAGE, BLOCK_N),
             k_base,
             v_base,
-            start if run == 0 else (inside if run == 1 else below),
-            inside if run == 0 else (below if run == 1 else end),
+            low,
+            high,
             scale,
             cap,
             window,
@@ -170,6 +173,7 @@ def _extend_kernel(
             SOFTCAP,
             UPCAST,
             PRECISION,
+            "",
         )
     if SINKS:
         m, l, acc = add_sink(m, l, acc, tl.load(sinks_ptr + head, mask=used, other=0.0).to(tl.float32))

@@ -19,10 +19,14 @@ import torch
 
 SAFE_SHARED_BYTES = 64 * 1024
 MAX_SPLITS = 64
+#: what a table's entry for decoding may switch on or off with 1 or 0 (see `DecodeTile`)
+DECODE_FLAGS = ("projected", "prefetch", "evict_first")
 #: programs wanted per multiprocessor before a row's keys are no longer split
 PROGRAMS_PER_UNIT = 4
 #: most query-head rows of one decode tile; longer queries go to the extend kernel
 MAX_DECODE_ROWS = 64
+#: limits of the kernel that holds rows of the weight in registers
+MAX_MATVEC_TOKENS, MAX_MATVEC_INNER = 8, 16384
 
 
 @dataclass(frozen=True)
@@ -36,12 +40,19 @@ class Chip:
 
 @dataclass(frozen=True)
 class DecodeTile:
-    """`splits` programs share a row's keys, each reading tiles of `block` keys."""
+    """`splits` programs share a row's keys, each reading tiles of `block` keys.
+
+    `projected`: attention prepares queries and newest keys itself. `prefetch`: the first tile is asked for while
+    the kernel before still runs. `evict_first`: keys and values leave the cache before anything else.
+    """
 
     splits: int
     block: int
     warps: int
     stages: int
+    projected: bool = True
+    prefetch: bool = False
+    evict_first: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,13 +71,25 @@ class ExtendTile:
 
 @dataclass(frozen=True)
 class SkinnyTile:
-    """`splits` programs share the inner dimension of `block_n` outputs, in steps of `block_k`."""
+    """`splits` programs share the inner dimension of `block_n` outputs, in steps of `block_k`.
+
+    `early`: the next kernel is let in at the start, and each asks for its weights while the one before still runs.
+    """
 
     block_n: int
     block_k: int
     splits: int
     warps: int
     stages: int
+    early: bool = False
+
+
+@dataclass(frozen=True)
+class MatvecTile:
+    """A program holds `block_n` rows of the weight (of each half, if gated) in its registers."""
+
+    block_n: int
+    warps: int
 
 
 def interpreted() -> bool:
@@ -141,7 +164,8 @@ def decode_tile(
     tiles = max(1, -(-max_length // block))
     splits = min(1 << (wanted.bit_length() - 1), next_power_of_2(tiles), MAX_SPLITS)
     warps = max(entry["warps"], 4) if queries > 16 else entry["warps"]
-    return DecodeTile(splits, block, warps, stages)
+    flags = {name: bool(entry[name]) for name in DECODE_FLAGS if name in entry}
+    return DecodeTile(splits, block, warps, stages, **flags)
 
 
 def extend_tile(chip: Chip, *, head_dim: int, element_size: int, page_size: int) -> ExtendTile:
@@ -179,4 +203,12 @@ def skinny_tile(chip: Chip, *, tokens: int, outer: int, inner: int, gated: bool)
     splits = 1
     while 2 * splits * blocks <= entry["programs"] and steps % (2 * splits) == 0 and splits < 16:
         splits *= 2
-    return SkinnyTile(block_n, block_k, splits, entry["warps"], entry["stages"])
+    return SkinnyTile(block_n, block_k, splits, entry["warps"], entry["stages"], bool(entry.get("early", 0)))
+
+
+def matvec_tile(chip: Chip, *, tokens: int, outer: int, inner: int, gated: bool) -> MatvecTile | None:
+    """Settings of a product of one token or a few, sizes as for `skinny_tile`; None where that is as fast."""
+    if tokens > MAX_MATVEC_TOKENS or inner > MAX_MATVEC_INNER:
+        return None
+    entry = _entry(chip, "matvec", {}, tokens=tokens, outer=outer, inner=inner, gated=int(gated))
+    return MatvecTile(entry["block_n"], entry["warps"]) if entry.get("block_n") else None

@@ -12,12 +12,16 @@ if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("run by tests/kernels/test_triton_interpreted.py", allow_module_level=True)
 pytest.importorskip("triton", reason="Triton is not installed, so its kernels cannot run here")
 
+from dataclasses import replace  # noqa: E402
 from types import SimpleNamespace  # noqa: E402
 
 from radixlang.attention import BACKENDS  # noqa: E402
 from radixlang.attention.triton import TritonAttention  # noqa: E402
-from radixlang.forward import ForwardBatch  # noqa: E402
+from radixlang.forward import ForwardBatch, ForwardContext  # noqa: E402
 from radixlang.kernels import reference, tuning  # noqa: E402
+from radixlang.layers.attention import Attention  # noqa: E402
+from radixlang.layers.ops import TorchOps  # noqa: E402
+from radixlang.layers.triton_ops import TritonOps  # noqa: E402
 from radixlang.models.spec import LayerSpec, ModelSpec  # noqa: E402
 
 PAGE = 8
@@ -87,6 +91,46 @@ def test_a_step_equals_the_twin(counts: list[int], lengths: list[int], few: bool
             **vars(layer),
         )
         torch.testing.assert_close(out, expected, atol=3e-6, rtol=3e-6)
+
+
+@pytest.mark.parametrize("separate", [True, False])
+@pytest.mark.parametrize("normed", [True, False])
+@pytest.mark.parametrize("turned", [64, 32, 0])
+def test_a_decode_step_from_the_projection(turned: int, normed: bool, separate: bool) -> None:
+    """In one kernel only where no row reads what another writes; the same either way."""
+    backend, ops = TritonAttention(spec(), PAGE, DEVICE), TritonOps()
+    batch = replace(batch_of([1, 1, 1], [40, 3, 17]), separate=separate)
+    newest = batch.lengths.long() - 1
+    pages = batch.page_table[batch.rows.long(), newest // PAGE].long()
+    batch = replace(batch, positions=newest, slots=pages * PAGE + newest % PAGE)
+    plan = backend.plan(batch)
+    assert (plan.fused is not None) is separate
+    generator = torch.Generator().manual_seed(0)
+    norms = [torch.rand(64, generator=generator).to(DEVICE) for _ in range(2)] if normed else [None, None]
+    layer = Attention(6, 2, 64, scale=0.125, window=11, softcap=4.0, q_norm=norms[0], k_norm=norms[1], eps=1e-6)
+    qkv = torch.randn((3, 10 * 64), generator=generator).to(DEVICE)
+    cache = torch.randn((2, 32, PAGE, 2, 64), generator=generator).to(DEVICE)
+    inverse = torch.rand(turned // 2, generator=generator).to(DEVICE)
+    rotation = ops.rotation(batch.positions, inverse, 1.0) if turned else None
+    plain = TorchOps()
+    plain_rotation = plain.rotation(batch.positions, inverse, 1.0) if turned else None
+    twin = cache.clone()
+    q = plain.rotate_and_store(qkv, layer, plain_rotation, twin[0], twin[1], batch.slots)
+    expected = reference.paged_attention(
+        q, twin[0], twin[1], batch.page_table, batch.rows, batch.query_starts, batch.lengths,
+        scale=0.125, window=11, softcap=4.0,
+    )  # fmt: skip
+    out = ops.attend(qkv, layer, rotation, cache[0], cache[1], ForwardContext(batch, backend, plan, []))
+    torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(cache, twin, atol=1e-5, rtol=1e-5)
+
+
+def test_the_table_can_switch_the_one_kernel_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = {"block": 64, "warps": 4, "stages": 2, "projected": 0, "prefetch": 1}
+    monkeypatch.setattr(tuning, "chip", lambda device: tuning.Chip(20, 65536, {"decode": [entry]}))
+    plan = TritonAttention(spec(), PAGE, DEVICE).plan(replace(batch_of([1], [40]), separate=True))
+    assert plan.fused is None
+    assert plan.decode[2].prefetch
 
 
 def test_registered() -> None:

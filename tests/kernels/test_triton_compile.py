@@ -25,6 +25,7 @@ KERNELS = {
     "_angles_kernel",
     "_step_inputs_kernel",
     "_skinny_kernel",
+    "_matvec_kernel",
     "_bitmask_kernel",
     "_page_copy_kernel",
 }

@@ -13,6 +13,7 @@ if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
 pytest.importorskip("triton", reason="Triton is not installed, so its kernels cannot run here")
 
 from radixlang.kernels import reference, tuning  # noqa: E402
+from radixlang.kernels.matvec import matvec  # noqa: E402
 from radixlang.kernels.rope_write import rotary_angles  # noqa: E402
 from radixlang.kernels.skinny_linear import skinny_linear  # noqa: E402
 from radixlang.kernels.step_inputs import packed_size, sections, step_inputs  # noqa: E402
@@ -64,6 +65,58 @@ def test_with_all_that_may_follow(
     got = skinny_linear(x, weight, bias, residual=stream, tile=tile, **options)  # type: ignore[arg-type]
     close(got, want)
     assert got is stream, "the sum is made in place"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("activation", [None, "silu", "gelu_tanh"])
+@pytest.mark.parametrize(("tokens", "outer", "inner"), [(1, 64, 128), (3, 37, 200), (8, 16, 96)])
+@pytest.mark.parametrize("normed", [False, True])
+def test_matvec(
+    tokens: int, outer: int, inner: int, normed: bool, activation: str | None, dtype: torch.dtype
+) -> None:
+    """Rows of x inside a wider tensor, sizes that fill no block, and all that may stand around the product."""
+    rows = 2 * outer if activation else outer
+    x = randn(tokens, 2 * inner, dtype=dtype)[:, :inner] * 3
+    weight, bias = randn(rows, inner, dtype=dtype, seed=1), randn(rows, dtype=dtype, seed=2) * 9
+    residual = randn(tokens, outer, dtype=dtype, seed=3) * 20
+    norm = randn(inner, seed=4) if normed else None
+    plain = x if norm is None else reference.rms_norm(x, norm, 1e-5)
+    tile = tuning.MatvecTile(8, 4)
+    more = {"norm": norm, "eps": 1e-5, "activation": activation, "tile": tile}
+    want = reference.skinny_linear(plain, weight, activation=activation)
+    close(matvec(x, weight, **more), want)  # type: ignore[arg-type]
+    want = reference.skinny_linear(plain, weight, bias, activation=activation, residual=residual)
+    stream = residual.clone()
+    got = matvec(x, weight, bias, residual=stream, **more)  # type: ignore[arg-type]
+    close(got, want)
+    assert got is stream, "the sum is made in place"
+
+
+def test_matvec_gives_a_token_the_same_bits_in_any_company() -> None:
+    x, weight = randn(8, 256, dtype=torch.float16), randn(32, 256, dtype=torch.float16)
+    tile = tuning.MatvecTile(8, 4)
+    together = matvec(x, weight, norm=randn(256, seed=2), tile=tile)
+    for t in range(8):
+        assert torch.equal(matvec(x[t : t + 1], weight, norm=randn(256, seed=2), tile=tile)[0], together[t])
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="needs the size of a real layer")
+@pytest.mark.parametrize("tokens", [1, 8])
+def test_a_chain_of_matvecs(tokens: int) -> None:
+    """Each lets the next one in before it waits; a hundred of them one behind the other show a race."""
+    first, second = (randn(1024, 1024, dtype=torch.bfloat16, seed=i) / 32 for i in (1, 2))
+    norm, tile = torch.ones(1024, device=DEVICE), tuning.MatvecTile(8, 4)
+    x = start = randn(tokens, 1024, dtype=torch.bfloat16)
+    outs = []
+    for _ in range(100):
+        y = matvec(x, first, norm=norm, activation=None, tile=tile)
+        x = matvec(y, second, residual=start.clone(), tile=tile)
+        outs.append((y, x))
+    previous = start
+    for y, x in outs:
+        close(y, reference.skinny_linear(reference.rms_norm(previous, norm, 0.0), first))
+        close(x, reference.skinny_linear(y, second, residual=start))
+        previous = x
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="needs the size of a real layer")

@@ -18,9 +18,10 @@ from triton.runtime.jit import JITFunction
 
 from radixlang.kernels import activation, chain, norm, page_copy, rope_write, sampling, tuning
 from radixlang.kernels.bitmask import apply_bitmask
-from radixlang.kernels.decode_attention import decode_attention
+from radixlang.kernels.decode_attention import decode_attention, decode_projected
 from radixlang.kernels.edits import Edits
 from radixlang.kernels.extend_attention import extend_attention
+from radixlang.kernels.matvec import matvec
 from radixlang.kernels.skinny_linear import skinny_linear
 from radixlang.kernels.step_inputs import packed_size, step_inputs
 
@@ -87,6 +88,17 @@ def attention(
         extend_attention(*tensors, scale=0.1, tile=extend, **options)
 
 
+def projected(heads: int, kv_heads: int, dim: int, page: int, half: int, tile: tuning.DecodeTile) -> None:
+    qkv = torch.zeros((3, (heads + 2 * kv_heads) * dim), dtype=BF16)
+    cache = torch.zeros((4, page, kv_heads, dim), dtype=BF16)
+    angles = (torch.zeros((3, half)), torch.zeros((3, half))) if half else None
+    norm = torch.zeros(dim)
+    decode_projected(
+        qkv, cache, cache, integers(8, 64), integers(3), integers(3).long(), integers(3), heads=heads,
+        angles=angles, q_weight=norm, k_weight=norm, scale=0.1, tile=tile,
+    )  # fmt: skip
+
+
 def variants() -> None:
     """Run the kernels of a step on index vectors that begin at any address; each shall be compiled once.
 
@@ -125,6 +137,9 @@ def main(backend: str, architecture: str, settings: str) -> None:
     compile_instead_of_launching()
     attention(chip, 1, 32, 8, 128, 16)
     attention(chip, 8, 14, 2, 80, 128, window=100, softcap=3.0, sinks=torch.zeros(14))
+    projected(16, 8, 128, 16, 64, tuning.DecodeTile(1, 32, 2, 2))
+    projected(7, 1, 96, 7, 10, tuning.DecodeTile(4, 16, 4, 2, prefetch=True, evict_first=True))
+    projected(4, 4, 64, 128, 0, tuning.DecodeTile(2, 64, 4, 2, prefetch=True))
     attention(chip, 300, 32, 8, 128, 64)
     attention(chip, 300, 32, 8, 128, 128)
     attention(chip, 300, 32, 8, 64, 128, window=300)
@@ -143,11 +158,18 @@ def main(backend: str, architecture: str, settings: str) -> None:
     )
     rope_write.rotary_angles(ids, angles[0], 1.0)
     step_inputs(integers(packed_size(3, 2)), ids, integers(3, 5), ids, ids, ids, ids[:2])
-    tile = tuning.SkinnyTile(64, 128, 2, 4, 4)
+    # these products are only done on measured chips; elsewhere it is enough that they compile
+    stages = 4 if table else 2
+    tile = tuning.SkinnyTile(64, 128, 2, 4, stages)
     skinny_linear(x, torch.zeros((8192, 4096), dtype=BF16), activation="silu", tile=tile)
     wide = torch.zeros((40, 100), dtype=BF16)
     stream = torch.zeros((40, 96), dtype=BF16)
     skinny_linear(wide, torch.zeros((96, 100), dtype=BF16), weight[:96], residual=stream, tile=tile)
+    early = tuning.SkinnyTile(32, 256, 2, 4, stages, early=True)
+    skinny_linear(x, torch.zeros((8192, 4096), dtype=BF16), activation="silu", tile=early)
+    small = tuning.MatvecTile(8, 4)
+    matvec(x[:1], torch.zeros((96, 4096), dtype=BF16), norm=weight, activation="silu", tile=small)
+    matvec(wide[:7], torch.zeros((96, 100), dtype=BF16), weight[:96], residual=stream[:7], tile=small)
     logits, column, ids = torch.zeros((2, 70000)), torch.zeros(2), integers(2).long()
     sampling.sample(logits, column, integers(2), column, column, ids, ids)
     sampling.sample(
