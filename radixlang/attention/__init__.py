@@ -60,3 +60,13 @@ BACKENDS: Registry[type[AttentionBackend]] = Registry(
     },
 )
 """In order of preference; `auto` takes the first that supports the model on the device."""
+
+EXACT_BACKENDS: Registry[type[AttentionBackend]] = Registry(
+    "attention backend of --enable-deterministic-inference",
+    "exact_attention",
+    {
+        "triton": "radixlang.attention.exact:ExactTritonAttention",
+        "cpu": "radixlang.attention.exact:ExactCpuAttention",
+    },
+)
+"""Those that give a query the same bits in any step, under the names of the ordinary ones."""

@@ -22,7 +22,7 @@ def score_factors(scale: float, softcap: float) -> tuple[float, float]:
 
 
 @triton.jit
-def _page_ids(table, start, end, PAGE: tl.constexpr, BLOCK_N: tl.constexpr, ONE_PAGE: tl.constexpr):
+def page_ids(table, start, end, PAGE: tl.constexpr, BLOCK_N: tl.constexpr, ONE_PAGE: tl.constexpr):
     """Pages of the keys of the tile at `start`; the sink page 0 beyond `end`."""
     if ONE_PAGE:
         return tl.load(table + start // PAGE, mask=start < end, other=0)
@@ -68,9 +68,9 @@ def sweep(
     ONE_PAGE: tl.constexpr = PAGE % BLOCK_N == 0
     d = tl.arange(0, BLOCK_D)
     n = tl.arange(0, BLOCK_N)
-    page = _page_ids(table, start, end, PAGE, BLOCK_N, ONE_PAGE)
+    page = page_ids(table, start, end, PAGE, BLOCK_N, ONE_PAGE)
     for tile in range(start, end, BLOCK_N):
-        following = _page_ids(table, tile + BLOCK_N, end, PAGE, BLOCK_N, ONE_PAGE)
+        following = page_ids(table, tile + BLOCK_N, end, PAGE, BLOCK_N, ONE_PAGE)
         keys = tile + n
         if ONE_PAGE:
             k_keys = page.to(tl.int64) * k_page + (tile % PAGE + n) * k_slot

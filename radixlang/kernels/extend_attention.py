@@ -16,7 +16,7 @@ from radixlang.kernels.tuning import ExtendTile, next_power_of_2, upcast_dots
 
 
 @triton.jit
-def _first_tile(starts_ptr, b, GROUP: tl.constexpr, BLOCK_M: tl.constexpr):
+def first_tile(starts_ptr, b, GROUP: tl.constexpr, BLOCK_M: tl.constexpr):
     """First tile of row b, at least as many after the previous row's as that row needs.
 
     floor(x / M) + b grows by at least ceil(n / M) when x grows by n and b by one, so rows find room for their
@@ -69,12 +69,12 @@ def _extend_kernel(
     above = batch
     while above - b > 1:
         middle = (b + above) // 2
-        inside = _first_tile(starts_ptr, middle, GROUP, BLOCK_M) <= tile
+        inside = first_tile(starts_ptr, middle, GROUP, BLOCK_M) <= tile
         b = tl.where(inside, middle, b)
         above = tl.where(inside, above, middle)
     first = tl.load(starts_ptr + b)
     count = tl.load(starts_ptr + b + 1) - first
-    offset = (tile - _first_tile(starts_ptr, b, GROUP, BLOCK_M)) * BLOCK_M
+    offset = (tile - first_tile(starts_ptr, b, GROUP, BLOCK_M)) * BLOCK_M
     if offset >= count * GROUP:
         return
 
