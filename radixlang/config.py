@@ -243,7 +243,12 @@ class Config:
             order = "(the order in which devices add up is not fixed)"
             need(d.tp_size == 1, "tp_size", d.tp_size, f"1 {with_flag} {order}")
             need(d.kv_cache_dtype == "auto", "kv_cache_dtype", d.kv_cache_dtype, f"auto {with_flag}")
-            need(not m.is_embedding, "is_embedding", "true", f"left out {with_flag} (sums over a prompt are not covered)")
+            need(
+                not m.is_embedding,
+                "is_embedding",
+                "true",
+                f"left out {with_flag} (sums over a prompt are not covered)",
+            )
         for name, value in (
             ("context_length", m.context_length),
             ("max_total_tokens", d.max_total_tokens),

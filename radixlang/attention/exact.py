@@ -70,7 +70,9 @@ class ExactCpuAttention(CpuAttention):
     @staticmethod
     def supports(spec: ModelSpec, device: str) -> str | None:
         if spec.head_dim % 16:
-            return f"Its kernels take head dimensions that are multiples of 16, and the model's is {spec.head_dim}."
+            return (
+                f"Its kernels take head dimensions that are multiples of 16, and the model's is {spec.head_dim}."
+            )
         return CpuAttention.supports(spec, device)
 
     def forward(

@@ -3,8 +3,9 @@
 A row's keys are cut into *chunks* whose ends depend on their place alone: 256 keys at first, longer ones further
 on, so that a long row has few. Within a chunk tiles of keys are folded into a softmax that starts afresh; chunks
 are folded together in ascending order by one formula. A program that has a row's chunks to itself does so in
-registers; where few rows must fill the chip, programs share them, leave each chunk's result in memory, and a second
-kernel folds these. Keys a query may not see weigh exactly nothing, so it makes no difference which other queries
+registers; where few rows must fill the chip, programs share them, leave each chunk's result in memory, and a
+second kernel folds these.
+Keys a query may not see weigh exactly nothing, so it makes no difference which other queries
 share its tile. One body serves decoding and prompts. Must not know requests.
 """
 
@@ -143,7 +144,7 @@ def _sweep(
     PRECISION: tl.constexpr,
 ):
     """Fold keys [start, end) into the running chunk (m, l, acc), and chunks that are complete into (top, total,
-    values), or into memory. `fresh` is where the next chunk begins; the other rules are those of `attention_tile`."""
+    values), or into memory. `fresh` is where the next chunk begins; the rest is as in `attention_tile`."""
     ONE_PAGE: tl.constexpr = PAGE % BLOCK_N == 0
     d = tl.arange(0, BLOCK_D)
     n = tl.arange(0, BLOCK_N)

@@ -18,7 +18,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from radixlang.kernels import chain
-from radixlang.kernels.chain import begin
+from radixlang.kernels.chain import release, wait
 from radixlang.kernels.tuning import Chip, interpreted, next_power_of_2, upcast_dots
 
 UNIT = 128
@@ -85,7 +85,7 @@ def _multiplied(
     GATED: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    """One segment's products [BLOCK_N, BLOCK_M] of the outputs from `n` on, and of those `outer` further if gated."""
+    """One segment's products [BLOCK_N, BLOCK_M] of the outputs from `n` on; if gated, also of those `outer` on."""
     acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
     up = acc
     for k in range(start, end, BLOCK_K):
@@ -128,7 +128,7 @@ def _exact_linear_kernel(
     UPCAST: tl.constexpr,
     CHAINED: tl.constexpr,
 ):
-    begin(CHAINED)
+    wait(CHAINED)
     tile = tl.program_id(0)
     blocks_n = tl.cdiv(outer, BLOCK_N)
     blocks_m = tl.cdiv(tokens, BLOCK_M)
@@ -162,6 +162,10 @@ def _exact_linear_kernel(
         acc, up = _multiplied(
             w_desc, x_desc, block_n, block_m, outer, start, end, BLOCK_N, BLOCK_M, BLOCK_K, GATED, UPCAST
         )
+    # not before: the next kernel's programs would take bandwidth and shared memory from this one's
+    release(CHAINED)
+
+    if SPLIT:
         # [tiles, SEGMENTS, product | up]
         size: tl.constexpr = BLOCK_N * BLOCK_M
         stride: tl.constexpr = size * (2 if GATED else 1)

@@ -1,5 +1,6 @@
-"""The logarithm of each row's summed exponentials, one program a row: no row's bits depend on their number, as those
-of torch's reductions do. Must not know requests.
+"""The logarithm of each row's summed exponentials, one program a row.
+
+No row's bits depend on the number of rows, as those of torch's reductions do. Must not know requests.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class CpuOps(Steps):
 
 
 class ExactCpuOps(CpuOps):
-    """The operations of `--enable-deterministic-inference`: those of `CpuOps`, each of which computes a row by itself.
+    """The operations of `--enable-deterministic-inference`: those of `CpuOps`, which treat a row by itself.
 
     What `attention.exact` runs depends on the rows' lengths, so that a decode step cannot be rerun either.
     """

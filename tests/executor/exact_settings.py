@@ -9,7 +9,7 @@ import numpy as np
 
 from radixlang.executor.launch import DeviceExecutor
 from radixlang.sampling_params import RowSampling
-from tests.executor.tiny import NONE, Host, Row, wish
+from tests.executor.tiny import Host, Row, wish
 
 
 def logprobs_of(executor: DeviceExecutor, host: Host, grants: list[tuple[Row, int]]) -> dict[int, np.ndarray]:
@@ -41,7 +41,9 @@ class Settings:
         self.random = random.Random(seed)
         vocab = executor.spec.vocab_size
         self.prompts = [[self.random.randrange(3, vocab) for _ in range(n)] for n in lengths]
-        self.samplings = [RowSampling(temperature=0.0 if i % 2 else 0.8, seed=100 + i) for i in range(len(lengths))]
+        self.samplings = [
+            RowSampling(temperature=0.0 if i % 2 else 0.8, seed=100 + i) for i in range(len(lengths))
+        ]
         self.alone = [self._alone(i) for i in range(len(lengths))]
 
     def _alone(self, i: int) -> tuple[list[int], list[np.ndarray]]:
@@ -52,7 +54,7 @@ class Settings:
         return row.out, seen
 
     def try_one(self) -> int:
-        """Some sequences together: chunks, prefixes that others have computed, retraction. → positions compared."""
+        """Some sequences together, in chunks, now and then retracted in part. → positions compared."""
         draw, host, size = self.random, Host(self.page_size), self.page_size
         chosen = draw.sample(range(len(self.prompts)), draw.randint(1, len(self.prompts)))
         rows = {i: Row(1 + place, list(self.prompts[i]), self.samplings[i]) for place, i in enumerate(chosen)}

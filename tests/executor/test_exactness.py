@@ -1,4 +1,4 @@
-"""`--enable-deterministic-inference` on the CPU: the same numbers in any batch, chunk, prefix hit and retraction."""
+"""`--enable-deterministic-inference` on the CPU: the same numbers in any batch, chunk and prefix hit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ needs_kernels = pytest.mark.skipif(not available(), reason="numba is not install
 def build(folder: Path, config: dict[str, Any], **values: Any) -> Any:
     (folder / "config.json").write_text(json.dumps(LLAMA | config))
     flat = {"model_path": str(folder), "load_format": "dummy", "device": "cpu", "num_threads": 2, **values}
-    return build_executor(Config.from_flat(**flat, enable_deterministic_inference=True).resolve(), lambda *_: None)[0]
+    return build_executor(
+        Config.from_flat(**flat, enable_deterministic_inference=True).resolve(), lambda *_: None
+    )[0]
 
 
 @needs_kernels
@@ -59,8 +61,7 @@ def test_without_the_flag_the_test_above_would_fail(tmp_path: Path) -> None:
     executor = build_executor(Config.from_flat(**flat, max_running_requests=8).resolve(), lambda *_: None)[0]
     settings = Settings(executor, 8, [40, 77, 130], new=6, seed=1)
     with pytest.raises(AssertionError, match="sequence"):
-        for _ in range(20):
-            settings.try_one()
+        sum(settings.try_one() for _ in range(20))
     with pytest.raises(ConfigError, match=r"cannot be kept on .* leave the flag out"):
         exactness.prove(executor)
     executor.close()
@@ -103,5 +104,5 @@ def test_models_and_dtypes_that_are_refused(kind: str, dtype: torch.dtype, encod
 
 
 def test_a_head_dimension_the_kernels_do_not_take(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="multiples of 16|numba"):
+    with pytest.raises(ConfigError, match=r"multiples of 16|numba"):
         build(tmp_path, {"num_attention_heads": 8, "num_key_value_heads": 8}, page_size=8)
