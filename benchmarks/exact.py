@@ -2,11 +2,11 @@
 
     python benchmarks/exact.py [--settings 1000] [--skip-cost] [--out FILE]
 
-Promise: small random bfloat16 models (head dimensions 64 and 128; 1, 4 and 8 query heads a KV head). Each request
-runs alone first; then random groups of them run together, chunks cut wherever the budget ends, with cached prefixes
-or without, in graphs or out of them, in a pool small enough for retraction. Bits of log-probabilities and tokens
-are compared. The same without the flag shows that the comparison can fail. Cost: bare decode steps and a prompt of
-the Llama-3.1-8B shape, with and without. One markdown table is printed.
+Promise: small random bfloat16 models (head dimensions 64 and 128; 1, 4 and 8 query heads a KV head). Each
+request runs alone first; then random groups of them run together, chunks cut wherever the budget ends, with
+cached prefixes or without, in graphs or out of them, in a pool small enough for retraction. Bits of log-
+probabilities and tokens are compared. The same without the flag shows that the comparison can fail. Cost: bare
+decode steps and a prompt of the Llama-3.1-8B shape, with and without. One markdown table is printed.
 """
 
 from __future__ import annotations

@@ -4,9 +4,8 @@ A row's keys are cut into *chunks* whose ends depend on their place alone: 256 k
 on, so that a long row has few. Within a chunk tiles of keys are folded into a softmax that starts afresh; chunks
 are folded together in ascending order by one formula. A program that has a row's chunks to itself does so in
 registers; where few rows must fill the chip, programs share them, leave each chunk's result in memory, and a
-second kernel folds these.
-Keys a query may not see weigh exactly nothing, so it makes no difference which other queries
-share its tile. One body serves decoding and prompts. Must not know requests.
+second kernel folds these. Keys a query may not see weigh exactly nothing, so it makes no difference which other
+queries share its tile. One body serves decoding and prompts. Must not know requests.
 """
 
 from __future__ import annotations
