@@ -2,8 +2,8 @@
 
     python benchmarks/gpu_tune_prefill.py [--head-dim 128] [--pages 16 64 128]
 
-Our kernel over a grid of tiles, and FlashAttention-3 where it is installed. A line for each workload and page size:
-the library, the present setting, the best ones.
+Our kernel over a grid of tiles, and FlashAttention-3 where it is installed. A line for each workload and page
+size: the library, the present setting, the best ones.
 """
 
 from __future__ import annotations

@@ -86,6 +86,9 @@ class DeviceConfig:
         "models that compute longer than it takes to launch them.",
     )
     disable_overlap_schedule: bool = flag(False, "Wait for each step before planning the next.")
+    enable_deterministic_inference: bool = flag(
+        False, "Give a token the same numbers in any batch, chunk of its prompt or prefix hit, at some cost."
+    )
     random_seed: int | None = flag(None, "Seed for requests that bring none.")
     num_threads: int | None = flag(None, "CPU threads of the model; all cores by default.", "--threads")
     tp_size: int = flag(1, "Devices of this host that share one model.", "--tp", "--tensor-parallel-size")
@@ -245,6 +248,18 @@ class Config:
             d.mem_fraction_static,
             "between 0 and 1",
         )
+        exact = d.enable_deterministic_inference
+        if exact:
+            with_flag = "with --enable-deterministic-inference"
+            order = "(the order in which devices add up is not fixed)"
+            need(d.tp_size == 1, "tp_size", d.tp_size, f"1 {with_flag} {order}")
+            need(d.kv_cache_dtype == "auto", "kv_cache_dtype", d.kv_cache_dtype, f"auto {with_flag}")
+            need(
+                not m.is_embedding,
+                "is_embedding",
+                "true",
+                f"left out {with_flag} (sums over a prompt are not covered)",
+            )
         for name, value in (
             ("context_length", m.context_length),
             ("max_total_tokens", d.max_total_tokens),
@@ -294,9 +309,9 @@ class Config:
             "--radix-eviction-policy",
         )
         if d.attention_backend != "auto":
-            check_name(
-                "attention backend", "radixlang.attention:BACKENDS", d.attention_backend, "--attention-backend"
-            )
+            what = "attention backend of --enable-deterministic-inference" if exact else "attention backend"
+            table = "radixlang.attention:EXACT_BACKENDS" if exact else "radixlang.attention:BACKENDS"
+            check_name(what, table, d.attention_backend, "--attention-backend")
         return self.replace(schedule_policy=policy, dtype=dtype)
 
 

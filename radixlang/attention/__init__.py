@@ -1,9 +1,9 @@
 """The attention seam: three methods and a table.
 
 A backend reads K and V from pages; the layer has already written the new tokens' K and V there, unless the
-step's plan offers to do that too (`FusedPlan`). Buffers are static, so graph capture is no part of the interface: in
-a graph, `plan` and `forward` see a batch whose `max_query` and `max_length` are upper bounds; behind the step's own
-rows comes one of length 0 with the tokens that pad the step, then rows without tokens.
+step's plan offers to do that too (`FusedPlan`). Buffers are static, so graph capture is no part of the interface:
+in a graph, `plan` and `forward` see a batch whose `max_query` and `max_length` are upper bounds; behind the step's
+own rows comes one of length 0 with the tokens that pad the step, then rows without tokens.
 """
 
 from __future__ import annotations
@@ -97,3 +97,13 @@ BACKENDS: Registry[type[AttentionBackend]] = Registry(
     },
 )
 """In order of preference; `auto` takes the first that supports the model on the device."""
+
+EXACT_BACKENDS: Registry[type[AttentionBackend]] = Registry(
+    "attention backend of --enable-deterministic-inference",
+    "exact_attention",
+    {
+        "triton": "radixlang.attention.exact:ExactTritonAttention",
+        "cpu": "radixlang.attention.exact:ExactCpuAttention",
+    },
+)
+"""Those that give a query the same bits in any step, under the names of the ordinary ones."""

@@ -79,7 +79,7 @@ UNAVAILABLE: dict[str, tuple[str, ...]] = {
         *("--cpu-offload-gb", "--offload-", "--enable-memory-saver", "--enable-weights-cpu-backup"),
         *("--custom-weight-loader", "--model-loader-extra-config"),
     ),
-    "batch-invariant kernels": ("--enable-deterministic-inference", "--rl-on-policy-target"),
+    "the numbers of a trainer": ("--rl-on-policy-target",),
     "custom logit processors": ("--enable-custom-logit-processor",),
     "tracing": ("--enable-trace", "--otlp-traces-endpoint", "--trace-modules"),
     "sessions and stored responses": ("--enable-streaming-session", "--enable-response-store"),

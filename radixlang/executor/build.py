@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from radixlang.attention import BACKENDS, AttentionBackend
+from radixlang.attention import BACKENDS, EXACT_BACKENDS, AttentionBackend
 from radixlang.config import Config
 from radixlang.errors import ConfigError
-from radixlang.executor import EngineShape
+from radixlang.executor import EngineShape, exactness
 from radixlang.executor.launch import DeviceExecutor
 from radixlang.executor.shapes import Shape, graph_bytes, graph_shapes, prompt_tokens
 from radixlang.log import get_logger
@@ -26,6 +26,7 @@ from radixlang.models.spec import ModelSpec
 from radixlang.parallel import connect
 from radixlang.plan import FROM_TABLE, RowSetup, StepPlan
 from radixlang.platforms import find_platform, place_rank
+from radixlang.registry import Registry
 from radixlang.sampling_params import RowSampling
 
 log = get_logger(__name__)
@@ -69,7 +70,12 @@ def build_executor(
     dtype = _dtype(config.model.dtype) or platform.default_dtype(spec.checkpoint_dtype)
     kv_dtype = _dtype(config.device.kv_cache_dtype) or dtype
     clock.note("device")
-    name, backend = choose_attention(config.device.attention_backend, spec, kind)
+    exact = config.device.enable_deterministic_inference
+    if exact:
+        exactness.check(spec, kind, dtype)
+    name, backend = choose_attention(
+        config.device.attention_backend, spec, kind, EXACT_BACKENDS if exact else BACKENDS
+    )
     parallel = connect(rank, ranks, meeting, platform.device)
     if ranks > 1:
         clock.note("ranks")
@@ -80,6 +86,7 @@ def build_executor(
         dtype,
         lambda done, total: progress("loading weights", done, total),
         parallel,
+        exact,
     )
     clock.note("weights")
     page_size = config.device.page_size
@@ -125,6 +132,8 @@ def build_executor(
     clock.note("kv pool")
     progress("trial step", 0, 1)
     try_out(executor)
+    if exact and kind != "cpu":
+        exactness.prove(executor)
     progress("trial step", 1, 1)
     clock.note("trial step")
     if shapes:
@@ -159,17 +168,18 @@ def _dtype(name: str) -> torch.dtype | None:
 
 
 def choose_attention(
-    wish: str, spec: ModelSpec, device: str
+    wish: str, spec: ModelSpec, device: str, backends: Registry[type[AttentionBackend]] = BACKENDS
 ) -> tuple[str, Callable[[ModelSpec, int, torch.device], AttentionBackend]]:
-    """The backend of `--attention-backend`; "auto" takes the first that supports the model on the device.
+    """The backend of `--attention-backend`; "auto" takes the first of `backends` that supports the model on
+    the device.
 
     Raises:
         ConfigError: gives the reason of every backend that was asked.
     """
     reasons = []
-    for name in BACKENDS.names() if wish == "auto" else [wish]:
+    for name in backends.names() if wish == "auto" else [wish]:
         try:
-            backend: Any = BACKENDS.get(name)
+            backend: Any = backends.get(name)
         except ConfigError as error:
             if wish != "auto":
                 raise

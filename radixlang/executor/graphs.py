@@ -4,9 +4,8 @@ A graph holds unpacking, forward pass and draw of a step of so many tokens and r
 shapes: *decode* steps, whose rows have one token each and all draw, and *prompt* steps, where any rows bring any
 tokens and some draw. A step runs in the smallest shape that holds it; rows that pad it are the sink's, and so is
 the row that the tokens belong to that pad it. Rows that wait for a mask are passed over by the graph's draw; once
-the masks are there, a few launches draw them from the logits that the graph left. Whatever a graph cannot do is left
-to the ordinary path, which gives
-the same tokens.
+the masks are there, a few launches draw them from the logits that the graph left. Whatever a graph cannot do is
+left to the ordinary path, which gives the same tokens.
 """
 
 from __future__ import annotations
@@ -179,7 +178,8 @@ class StepGraphs:
 
     def run(self, plan: StepPlan) -> torch.Tensor | None:
         """Run a checked plan if a shape holds it → int32 [2, ≥ S], valid until the next run: the tokens of the
-        rows that sample, and which are bad. None: nothing was done. Entries of masked rows mean nothing before `draw`.
+        rows that sample, and which are bad. None: nothing was done. Entries of masked rows mean nothing before
+        `draw`.
         """
         shape = self.find(plan)
         if shape is None:

@@ -20,7 +20,7 @@ ROWS_AT_ONCE = 256
 
 
 @triton.jit
-def _first_tiles(starts, rows, GROUP: tl.constexpr, BLOCK_M: tl.constexpr):
+def first_tiles(starts, rows, GROUP: tl.constexpr, BLOCK_M: tl.constexpr):
     """First tiles of `rows` whose tokens begin at `starts`: at least as many after the row before as that needs.
 
     floor(x / M) + b grows by at least ceil(n / M) when x grows by n and b by one, so rows find room for their
@@ -47,7 +47,7 @@ def _row_of(tile, starts_ptr, used, GROUP: tl.constexpr, BLOCK_M: tl.constexpr, 
     for first in range(0, used, BLOCK_R):
         rows = first + tl.arange(0, BLOCK_R)
         starts = tl.load(starts_ptr + rows, mask=rows < used, other=0)
-        mine = (rows < used) & (_first_tiles(starts, rows, GROUP, BLOCK_M) <= tile)
+        mine = (rows < used) & (first_tiles(starts, rows, GROUP, BLOCK_M) <= tile)
         begun += tl.sum(mine.to(tl.int32), 0)
     return begun - 1
 
@@ -103,7 +103,7 @@ def _extend_kernel(
     b = _row_of(tile, starts_ptr, used, GROUP, BLOCK_M, BLOCK_R)
     first = tl.load(starts_ptr + b)
     count = tl.load(starts_ptr + b + 1) - first
-    offset = (tile - _first_tiles(first, b, GROUP, BLOCK_M)) * BLOCK_M
+    offset = (tile - first_tiles(first, b, GROUP, BLOCK_M)) * BLOCK_M
     if offset >= count * GROUP:
         return
 

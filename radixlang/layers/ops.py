@@ -254,5 +254,7 @@ OPS: Registry[type[Ops]] = Registry(
         "torch": "radixlang.layers.ops:TorchOps",
         "cpu": "radixlang.layers.cpu_ops:CpuOps",
         "triton": "radixlang.layers.triton_ops:TritonOps",
+        "cpu_exact": "radixlang.layers.cpu_ops:ExactCpuOps",
+        "triton_exact": "radixlang.layers.exact_ops:ExactOps",
     },
 )

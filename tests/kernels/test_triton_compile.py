@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,10 @@ KERNELS = {
     "_matvec_kernel",
     "_bitmask_kernel",
     "_page_copy_kernel",
+    "_exact_linear_kernel",
+    "_exact_attention_kernel",
+    "_fold_kernel",
+    "_log_sum_exp_kernel",
 }
 
 
@@ -60,6 +65,10 @@ def test_compiles(backend: str, architecture: str, settings: str, shared: int, t
         if backend == "cuda" and report["kernel"] in ("_decode_kernel", "_extend_kernel", "_skinny_kernel"):
             assert report["tensor_cores"], report
     assert any(report["tma"] for report in reports) is (settings == "nvidia_h200")
+        if architecture == "90" and report["kernel"].startswith("_exact"):
+            # what the equality of bits rests on: one kind of instruction, rows of 64, whatever the tile
+            assert report["instructions"], report
+            assert all(re.fullmatch(r"m64n\d+k16", shape) for shape in report["instructions"]), report
 
 
 def test_one_variant_whatever_the_alignment(tmp_path: Path) -> None:

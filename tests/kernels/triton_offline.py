@@ -8,6 +8,7 @@ launch is left out. The interpreter accepts code that the compiler refuses, henc
 from __future__ import annotations
 
 import json
+import re
 import sys
 from typing import Any
 
@@ -20,7 +21,10 @@ from radixlang.kernels import activation, chain, norm, page_copy, rope_write, sa
 from radixlang.kernels.bitmask import apply_bitmask
 from radixlang.kernels.decode_attention import decode_attention, decode_projected
 from radixlang.kernels.edits import Edits
+from radixlang.kernels.exact_attention import exact_attention
+from radixlang.kernels.exact_linear import exact_linear
 from radixlang.kernels.extend_attention import extend_attention
+from radixlang.kernels.log_sum_exp import log_sum_exp
 from radixlang.kernels.matvec import matvec
 from radixlang.kernels.skinny_linear import skinny_linear
 from radixlang.kernels.step_inputs import packed_size, step_inputs
@@ -57,6 +61,7 @@ def compile_instead_of_launching() -> None:
             "kernel": self.fn.__name__,
             "hash": kernel.hash,
             "shared": kernel.metadata.shared,
+            "instructions": sorted(set(re.findall(r"mma_?(?:async)?[a-z.]*\.(m\d+n\d+k\d+)", assembly))),
             "tensor_cores": "wgmma.mma_async" in assembly or "mma.sync" in assembly,
             "async_copies": "cp.async.cg" in assembly,
             "tma": "cp.async.bulk.tensor" in assembly,
@@ -170,6 +175,21 @@ def main(backend: str, architecture: str, settings: str) -> None:
     small = tuning.MatvecTile(8, 4)
     matvec(x[:1], torch.zeros((96, 4096), dtype=BF16), norm=weight, activation="silu", tile=small)
     matvec(wide[:7], torch.zeros((96, 100), dtype=BF16), weight[:96], residual=stream[:7], tile=small)
+    for tokens in (1, 100, 700):
+        exact_linear(torch.zeros((tokens, 4096), dtype=BF16), torch.zeros((4096, 4096), dtype=BF16), chip=chip)
+        gated = torch.zeros((8192, 1024), dtype=BF16)
+        exact_linear(torch.zeros((tokens, 1024), dtype=BF16), gated, chip=chip, activation="silu")
+    for count, heads, dim in ((1, 32, 128), (300, 32, 128), (1, 9, 80), (300, 9, 80)):
+        kv_heads = 8 if heads == 32 else 3
+        cache = torch.zeros((4, 16, kv_heads, dim), dtype=BF16)
+        q = torch.zeros((2 * count, heads, dim), dtype=BF16)
+        more: dict[str, Any] = {} if heads == 32 else {"window": 100, "softcap": 3.0, "sinks": torch.zeros(9)}
+        exact_attention(
+            *(q, cache, cache, integers(8, 64), integers(2), integers(3), integers(2)),
+            scale=0.1, max_query=count, max_length=999, chip=chip, **more,
+        )  # fmt: skip
+    log_sum_exp(torch.zeros((2, 9000)))
+    cache = torch.zeros((4, 16, 4, 80), dtype=BF16)
     logits, column, ids = torch.zeros((2, 70000)), torch.zeros(2), integers(2).long()
     sampling.sample(logits, column, integers(2), column, column, ids, ids)
     sampling.sample(
