@@ -35,7 +35,7 @@ SPLIT_KEYS = 512
 MAX_SPLITS = 32
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Fa3Plan(AttentionPlan):
     """A step with prompts: the rows' own page table [B, pages] int32, and in how many parts keys may be split."""
 
@@ -72,7 +72,7 @@ class Fa3Attention(TritonAttention):
             return plan
         used = -(-batch.max_length // batch.page_size)
         pages = batch.page_table[:, :used].index_select(0, batch.rows)
-        return Fa3Plan(plan.decode, plan.extend, pages, self._splits(batch))
+        return Fa3Plan(decode=plan.decode, extend=plan.extend, pages=pages, splits=self._splits(batch))
 
     def _splits(self, batch: ForwardBatch) -> int:
         """Parts of a row's keys such that few queries over a long prefix fill the chip.
