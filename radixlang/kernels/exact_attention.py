@@ -268,12 +268,12 @@ def _exact_attention_kernel(
         above = batch
         while above - b > 1:
             middle = (b + above) // 2
-            inside = first_tiles(starts_ptr, middle, GROUP, BLOCK_M) <= tile
+            inside = first_tiles(tl.load(starts_ptr + middle), middle, GROUP, BLOCK_M) <= tile
             b = tl.where(inside, middle, b)
             above = tl.where(inside, above, middle)
         first = tl.load(starts_ptr + b)
         count = tl.load(starts_ptr + b + 1) - first
-        offset = (tile - first_tiles(starts_ptr, b, GROUP, BLOCK_M)) * BLOCK_M
+        offset = (tile - first_tiles(first, b, GROUP, BLOCK_M)) * BLOCK_M
     length = tl.load(lengths_ptr + b)
     prefix = length - count
     first_query = prefix + offset // GROUP

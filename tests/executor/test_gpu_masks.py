@@ -48,7 +48,7 @@ def run(executor: Any, masked: list[int]) -> list[list[int]]:
     for step in range(STEPS):
         plan = host.plan([(row, len(row.tokens) - row.computed if step == 0 else 1) for row in rows], masked=index)
         if step and executor.graphs is not None:
-            assert executor.graphs.fits(plan)
+            assert executor.graphs.find(plan) is not None
         tickets.append(executor.launch(plan))
         executor.sample(tickets[-1], masks_of(step, len(masked), vocab) if masked else None)
     for step, ticket in enumerate(tickets):
