@@ -318,7 +318,7 @@ def step(args: argparse.Namespace) -> None:
         tuning.chip.cache_clear()
         for model in args.models:
             with tempfile.TemporaryDirectory() as where:
-                bare = Bare(model, Path(where), cuda_graph_max_bs=max(args.batches))
+                bare = Bare(model, Path(where), cuda_graph_max_bs=max(args.batches), cuda_graph_max_bs_prefill=0)
             times = []
             for rows in args.batches:
                 bare.run([bare.plan(rows, bare.CONTEXT, 1, True)])
