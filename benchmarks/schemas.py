@@ -218,14 +218,14 @@ def main() -> None:
         name: {"ours": Ours, "llguidance": Llguidance}[name](encode, tokenizer) for name in args.engines.split(",")
     }
     for path in sorted(args.data.glob("*schemas*.jsonl")):
-        lines = [json.loads(line) for line in path.read_text().splitlines()][: args.limit]
+        lines = [json.loads(line) for line in path.read_text().strip().split("\n")][: args.limit]
         print(f"\n{path.name}: {len(lines)} schemas; times p50 / p90 / p99 / max\n")
         print("| engine | compiles | exact | fully right | wrong accepts | wrong rejects | compile ms | of it ours ms "
               "| mask µs |\n|" + " --- |" * 9)  # fmt: skip
         for name, engine in engines.items():
             print(real(name, engine, lines, args.verbose))
     for path in sorted(args.data.glob("test_suite*.jsonl")):
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        lines = [json.loads(line) for line in path.read_text().strip().split("\n")]
         print(f"\n{path.name}, core groups\n\n| engine | handled | exact | wrong accepts | wrong rejects |\n|" + " --- |" * 5)
         for name, engine in engines.items():
             print(suite(name, engine, lines, args.verbose))

@@ -38,8 +38,8 @@ from radixlang.grammar.schema.terms import (
     type_of,
 )
 
-MAX_ALTERNATIVES = 128  # shapes of one state
-MAX_STEPS = 3_000  # conjunctions tried for one state
+MAX_ALTERNATIVES = 48  # shapes of one state
+MAX_STEPS = 1_000  # conjunctions tried for one state
 MAX_STATES = 20_000  # states of one schema
 MAX_HOLES = 64  # numbers or strings excluded one by one
 
@@ -77,6 +77,7 @@ class Compiler:
         self._negations: dict[Node, Choice] = {}
         self._keywords: dict[int, dict[str, Any]] = {}
         self._validators: dict[Node, Any] = {}
+        self._enums: dict[Node, set[Any]] = {}
         self._never = Node(document, False, "", "", document.draft)
 
     # ---- states
@@ -255,8 +256,11 @@ class Compiler:
             return schema
         keywords = self.keywords(node)
         if keywords.keys() <= {"type", "enum", "const"}:
-            if "enum" in keywords and canonical(value) not in {canonical(v) for v in keywords["enum"]}:
-                return False
+            if "enum" in keywords:
+                if node not in self._enums:
+                    self._enums[node] = {canonical(v) for v in keywords["enum"]}
+                if canonical(value) not in self._enums[node]:
+                    return False
             if "const" in keywords and canonical(value) != canonical(keywords["const"]):
                 return False
             return "type" not in keywords or _has_type(value, keywords["type"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import unquote, urldefrag, urljoin
+from urllib.parse import quote, unquote, urldefrag, urljoin
 
 import jsonschema_rs
 
@@ -26,6 +26,7 @@ _DRAFTS = {
     "https://json-schema.org/draft/2019-09/schema": 2019,
     "https://json-schema.org/draft/2020-12/schema": 2020,
 }
+_URIS = {draft: uri + ("#" if draft < 2019 else "") for uri, draft in reversed(_DRAFTS.items())}
 _VALIDATORS: dict[int, Any] = {
     4: jsonschema_rs.Draft4Validator,
     6: jsonschema_rs.Draft6Validator,
@@ -73,8 +74,7 @@ class Document:
             raise GrammarError("a schema must be an object, true or false.", pointer="")
         names_resources = _check_size(schema)
         self.schema = schema
-        self.draft = _draft_of(schema, 2020)
-        self._check_well_formed()
+        self.draft = self._find_draft()
         self._nodes: dict[int, Node] = {}
         self._resources: dict[str, Node] = {}
         self._anchors: dict[tuple[str, str], Node] = {}
@@ -94,10 +94,9 @@ class Document:
         if found is None:
             if not isinstance(schema, dict):
                 raise GrammarError("a schema must be an object, true or false.", pointer=pointer)
-            if pointer and isinstance(schema.get("$schema"), str):
-                draft = _draft_of(schema, draft)
             ident = schema.get("id" if draft == 4 else "$id")
             if isinstance(ident, str) and not ident.startswith("#") and not (draft < 2019 and "$ref" in schema):
+                draft = _draft_of(schema, draft)  # only a resource of its own may be of another draft
                 base = urljoin(base, urldefrag(ident)[0])
             found = self._nodes[id(schema)] = Node(self, schema, pointer, base, draft)
         return found
@@ -148,8 +147,9 @@ class Document:
         if node is self.root or not isinstance(node.schema, dict):
             return make(node.schema, validate_formats=True)
         if self._registry is None:
-            self._registry = jsonschema_rs.Registry([(_ROOT, self.schema)])
-        return make({"$ref": f"{_ROOT}#{_quote(node.pointer)}"}, registry=self._registry, validate_formats=True)
+            self._registry = jsonschema_rs.Registry([(self.root.base, self.schema)])
+        place = f"{self.root.base}#{quote(node.pointer, safe='/~')}"
+        return make({"$ref": place}, registry=self._registry, validate_formats=True)
 
     def _walk(self, resource: Node, fragment: str) -> Node | None:
         value, pointer, base, draft = resource.schema, resource.pointer, resource.base, resource.draft
@@ -192,19 +192,29 @@ class Document:
                 self._dynamic.setdefault("", []).append(node)
             stack.extend(children(node))
 
-    def _check_well_formed(self) -> None:
-        schema = self.schema
-        if isinstance(schema, dict) and str(schema.get("$schema", "")).rstrip("#") not in _DRAFTS:
-            schema = {key: value for key, value in schema.items() if key != "$schema"}
+    def _find_draft(self) -> int:
+        """The draft that `$schema` names; without one, the newest in which the schema is well formed."""
+        stated = _draft_of(self.schema, 0)
+        if isinstance(self.schema, bool):
+            return 2020
+        for draft in [stated] if stated else _URIS:
+            problem = self._malformed(draft)
+            if problem is None:
+                return draft
+            first = problem if stated or draft == 2020 else first
+        raise first
+
+    def _malformed(self, draft: int) -> GrammarError | None:
         try:
-            jsonschema_rs.meta.validate(schema)
+            jsonschema_rs.meta.validate({**self.schema, "$schema": _URIS[draft]})
         except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
             path = [str(step) for step in getattr(error, "instance_path", [])]
-            sentence = str(getattr(error, "message", error)).split("\n")[0]
+            sentence = str(getattr(error, "message", error)).split("\n")[0][:200]
             pointer = "".join("/" + escape(step) for step in path[:-1])
-            raise GrammarError(
-                f"the schema is malformed: {sentence[:200]}.", pointer=pointer, keyword=path[-1] if path else None
-            ) from None
+            return GrammarError(
+                f"the schema is malformed: {sentence}.", pointer=pointer, keyword=path[-1] if path else None
+            )
+        return None
 
 
 def children(node: Node) -> Iterator[Node]:
@@ -227,12 +237,6 @@ def children(node: Node) -> Iterator[Node]:
 def escape(step: str) -> str:
     """One step of a JSON pointer."""
     return step.replace("~", "~0").replace("/", "~1")
-
-
-def _quote(pointer: str) -> str:
-    from urllib.parse import quote
-
-    return quote(pointer, safe="/~!$&'()*+,;=:@")
 
 
 def _draft_of(schema: Any, default: int) -> int:

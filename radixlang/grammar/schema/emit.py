@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -22,6 +23,8 @@ from radixlang.grammar.schema.terms import Arr, Note, Notes, Num, Obj, Part, Pla
 MAX_COMBINATIONS = 64  # ways to choose which optional properties are there
 MAX_POSITIONS = 8  # places where a `contains` item may be
 MAX_INLINE = 24  # nesting written in place; deeper states become definitions
+# Half surrogate pairs have no UTF-8; control characters would need \\u escapes, which we do not generate.
+_UNWRITABLE = re.compile("[\ud800-\udfff\x00-\x07\x0b\x0e-\x1f\x7f]")
 _INTEGERS = 2**53  # integers up to here are exact in the library
 _REALS = 1e16  # bounds up to here are
 _LOWER, _UPPER = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
@@ -496,7 +499,7 @@ def _common_multiple(values: tuple[float, ...]) -> float | None:
 def _writable(value: Any) -> bool:
     """Whether the library writes a constant as what it is."""
     if isinstance(value, str):
-        return value.isascii() or not any(0xD800 <= ord(char) < 0xE000 for char in value)
+        return _UNWRITABLE.search(value) is None
     if isinstance(value, bool) or value is None:
         return True
     if isinstance(value, int):

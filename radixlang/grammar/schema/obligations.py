@@ -28,6 +28,7 @@ class Obligations:
         self._due: dict[Node, bool] = {}
         self._validators: dict[Node, Any] = {}
         self.root: Nodes = self._closed([compiler.document.root])
+        self._whole = not all(self._has_validator(node) for node in self._residual)
 
     def _closed(self, nodes: list[Node]) -> Nodes:
         """The nodes and what applies in place with them."""
@@ -80,7 +81,17 @@ class Obligations:
 
     def due(self, nodes: Nodes) -> Nodes:
         """Those of `nodes` against which a value is to be validated when it ends."""
+        if self._whole:
+            return tuple(node for node in nodes if node is self._compiler.document.root)
         return tuple(node for node in nodes if self._is_due(node))
+
+    def _has_validator(self, node: Node) -> bool:
+        """Whether the node can be validated on its own; if one cannot, only whole texts are checked."""
+        try:
+            self._validators[node] = self._compiler.document.validator(node)
+        except ValueError:
+            return False
+        return True
 
     def valid(self, nodes: Nodes, value: Any) -> bool:
         """Whether a finished value is valid under all of `nodes`."""

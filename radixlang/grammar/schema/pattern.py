@@ -19,8 +19,8 @@ Tree = tuple  # ("set", ranges) | ("cat", trees) | ("alt", trees) | ("rep", tree
 _LAST = 0x10FFFF
 _ANY: Ranges = ((0, _LAST),)
 _MAX_NFA = 3_000
-_MAX_DFA = 80
-_MAX_TEXT = 6_000
+_MAX_DFA = 64
+_MAX_TEXT = 1_000
 
 
 class UnsupportedPatternError(ValueError):

@@ -8,6 +8,7 @@ of how terms are written down.
 from __future__ import annotations
 
 import json
+from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 from radixlang.grammar.schema.document import Node
@@ -225,9 +226,11 @@ def type_of(value: Any) -> str:
     return "array" if isinstance(value, list) else "object"
 
 
-def canonical(value: Any) -> str:
-    """A text that is equal for equal JSON values: 1 and 1.0 are, the order of keys does not count."""
-    return json.dumps(_plain_numbers(value), sort_keys=True)
+def canonical(value: Any) -> Hashable:
+    """A key that is equal for equal JSON values: 1 and 1.0 are, 1 and true are not, the order of keys is nothing."""
+    if isinstance(value, list | dict):
+        return json.dumps(_plain_numbers(value), sort_keys=True), None
+    return type_of(value), value
 
 
 def _plain_numbers(value: Any) -> Any:
