@@ -69,7 +69,7 @@ class _Frame(NamedTuple):
     is_object: bool
     nodes: tuple
     start: int
-    index: int = 0
+    at: int = 0
     key: str | None = None
     seen: frozenset | None = None
 
@@ -308,7 +308,7 @@ class ResidualState:
                 piece = bytes(text[frame.start :]) + data[max(frame.start - base, 0) : at + 1 - base]
                 frame, mode = self._close(frame.parent, frame.start, piece, frame.nodes), "a"
             elif char == "," and frame is not None:
-                frame, mode = frame._replace(index=frame.index + 1), "k" if frame.is_object else "v"
+                frame, mode = frame._replace(at=frame.at + 1), "k" if frame.is_object else "v"
             elif char == ":":
                 mode = "v"
             elif char == '"':
@@ -326,7 +326,7 @@ class ResidualState:
             return ()
         if frame.is_object:
             return checks.property(frame.nodes, frame.key or "")
-        return checks.item(frame.nodes, frame.index)
+        return checks.item(frame.nodes, frame.at)
 
     def _close(self, frame: _Frame | None, start: int, piece: bytes, nodes: tuple | None = None) -> _Frame | None:
         """A value in `frame` is complete; returns the frame after it."""

@@ -1,8 +1,8 @@
 """From subschemas to shapes: every keyword's meaning, its negation, and the ways to fulfil several at once.
 
-A state is a conjunction of subschemas that hold or fail (terms.State). `Compiler.expand` turns one into the list of
-shapes whose union it is; child values get states of their own, so references may recurse as they like and siblings
-of references are nothing special. A keyword that no grammar states is left out and noted in the term.
+A state is a conjunction of subschemas that hold or fail (terms.State). `Compiler.expand` turns one into the
+list of shapes whose union it is; child values get states of their own, so references may recurse as they like
+and siblings of references are nothing special. A keyword that no grammar states is left out and noted in the term.
 Knows the keywords; must not know how shapes are written down (emit.py).
 """
 
@@ -41,6 +41,7 @@ from radixlang.grammar.schema.terms import (
 MAX_ALTERNATIVES = 48  # shapes of one state
 MAX_STEPS = 1_000  # conjunctions tried for one state
 MAX_STATES = 20_000  # states of one schema
+MAX_HOPS = 1_000  # references that only lead to another one
 MAX_HOLES = 64  # numbers or strings excluded one by one
 
 Item = Literal | Shape
@@ -88,7 +89,12 @@ class Compiler:
         return ((self._never, True),)
 
     def state(self, node: Node, positive: bool = True) -> State:
-        """The state of one subschema, `()` or `never` where it is that plain."""
+        """The state of one subschema, `()` or `never` where it is that plain; what only refers is followed."""
+        first, hops = node, 0
+        while isinstance(node.schema, dict) and "$ref" in node.schema and len(self.keywords(node)) == 1:
+            node, hops = self.document.resolve(node), hops + 1
+            if node is first or hops > MAX_HOPS:
+                raise GrammarError("the reference leads back to itself.", pointer=first.pointer, keyword="$ref")
         if isinstance(node.schema, bool) or not node.schema:
             return () if bool(node.schema is not False) == positive else self.never
         return ((node, positive),)
@@ -113,7 +119,7 @@ class Compiler:
         return found
 
     def is_empty(self, state: State) -> bool:
-        """Whether no finite value can fulfil the state, as far as its shapes tell; recursion counts as possible."""
+        """Whether no value can fulfil the state, as far as its shapes tell; recursion counts as possible."""
         if not state:
             return False
         key = frozenset(state)
@@ -128,7 +134,9 @@ class Compiler:
 
     def _is_empty_term(self, term: Any) -> bool:
         if isinstance(term, Arr):
-            return any(self.is_empty(self.item(term, index)) for index in range(min(term.low, len(term.prefix) + 1)))
+            return any(
+                self.is_empty(self.item(term, index)) for index in range(min(term.low, len(term.prefix) + 1))
+            )
         if isinstance(term, Obj):
             return any(self.is_empty(self.value(term, name)) for name in term.required)
         if isinstance(term, Str) and len(term.terms) > 1:
@@ -187,7 +195,13 @@ class Compiler:
         )
 
     def _conjunction(
-        self, todo: list[Item], taken: list[Literal], shape: Shape, choices: list[Choice], out: list[Shape], lossy: int
+        self,
+        todo: list[Item],
+        taken: list[Literal],
+        shape: Shape,
+        choices: list[Choice],
+        out: list[Shape],
+        lossy: int,
     ) -> None:
         """Collect what all of `todo` says, then branch on the first choice left."""
         self._steps += 1
@@ -240,7 +254,7 @@ class Compiler:
             self._conjunction(list(alternative), taken, shape, rest, out, lossy)
 
     def _finite(self, values: list[Any], literals: list[Literal], out: list[Shape]) -> None:
-        """An enum beside whatever else: each value is tried on all subschemas taken so far, as they are written."""
+        """An enum beside whatever else: each value is tried on all subschemas taken so far."""
         left = [v for v in values if all(self.satisfies(node, v) == positive for node, positive in literals)]
         if left:
             out.append({"values": left})
@@ -435,7 +449,9 @@ class Compiler:
     def _in_place(self, node: Node) -> list[Node] | None:
         """The subschemas that surely apply to the same value (`$ref`, `allOf`), None if some only may."""
         keywords = self.keywords(node)
-        if any(key in keywords for key in ("anyOf", "oneOf", "if", "dependentSchemas", "$dynamicRef", "$recursiveRef")):
+        if any(
+            key in keywords for key in ("anyOf", "oneOf", "if", "dependentSchemas", "$dynamicRef", "$recursiveRef")
+        ):
             return None
         out = [node.child("allOf", i) for i in range(len(keywords.get("allOf", ())))]
         if "$ref" in keywords:
@@ -494,7 +510,9 @@ class Compiler:
         items.extend((node.child("allOf", i), True) for i in range(len(k["allOf"])))
 
     def _any_of(self, node: Node, k: dict[str, Any], items: list[Item], choices: list[Choice]) -> None:
-        choices.append(Choice([((node.child("anyOf", i), True),) for i in range(len(k["anyOf"]))], (node, "anyOf")))
+        choices.append(
+            Choice([((node.child("anyOf", i), True),) for i in range(len(k["anyOf"]))], (node, "anyOf"))
+        )
 
     def _one_of(self, node: Node, k: dict[str, Any], items: list[Item], choices: list[Choice]) -> None:
         options = [node.child("oneOf", i) for i in range(len(k["oneOf"]))]
@@ -738,8 +756,12 @@ _COMBINATORS: dict[str, Callable[..., None]] = {
     "then": lambda *_: None,
     "else": lambda *_: None,
     "dependencies": lambda self, node, k, items, choices: self._dependency(node, "dependencies", k, choices),
-    "dependentRequired": lambda self, node, k, items, choices: self._dependency(node, "dependentRequired", k, choices),
-    "dependentSchemas": lambda self, node, k, items, choices: self._dependency(node, "dependentSchemas", k, choices),
+    "dependentRequired": lambda self, node, k, items, choices: self._dependency(
+        node, "dependentRequired", k, choices
+    ),
+    "dependentSchemas": lambda self, node, k, items, choices: self._dependency(
+        node, "dependentSchemas", k, choices
+    ),
 }
 _FAILURES: dict[str, Callable[..., list[Alternative]]] = (
     {"type": Compiler._fail_type, "enum": Compiler._fail_values, "const": Compiler._fail_values}

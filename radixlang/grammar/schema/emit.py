@@ -18,7 +18,7 @@ from radixlang.grammar.errors import GrammarError
 from radixlang.grammar.schema import pattern
 from radixlang.grammar.schema.compile import Compiler
 from radixlang.grammar.schema.document import Node
-from radixlang.grammar.schema.terms import Arr, Note, Notes, Num, Obj, Part, Plain, Shape, State, Str, join, least
+from radixlang.grammar.schema.terms import Arr, Note, Notes, Num, Obj, Plain, Shape, State, Str, join, least
 
 MAX_COMBINATIONS = 64  # ways to choose which optional properties are there
 MAX_POSITIONS = 8  # places where a `contains` item may be
@@ -214,9 +214,15 @@ class Emitter:
         lost: Notes = ()
         if term.integer:
             if low is not None:
-                low, low_open = math.floor(low) + 1 if low_open or low != math.floor(low) else math.floor(low), False
+                low, low_open = (
+                    math.floor(low) + 1 if low_open or low != math.floor(low) else math.floor(low),
+                    False,
+                )
             if high is not None:
-                high, high_open = math.ceil(high) - 1 if high_open or high != math.ceil(high) else math.ceil(high), False
+                high, high_open = (
+                    math.ceil(high) - 1 if high_open or high != math.ceil(high) else math.ceil(high),
+                    False,
+                )
             if low is not None and high is not None and low > high:
                 return []
             if low is not None and abs(low) > _INTEGERS:
@@ -379,7 +385,9 @@ class Emitter:
                         out.append(self._properties(bare, {}, never, kept, 0, None, notes))
                     else:
                         out.append(
-                            self._properties(bare, patterns, rest, kept, len(kept) + more if more else 0, top, lost)
+                            self._properties(
+                                bare, patterns, rest, kept, len(kept) + more if more else 0, top, lost
+                            )
                         )
             return out
         return [self._properties(states, patterns, rest, required, 0, None, join(notes, term.size))]
@@ -439,7 +447,7 @@ class Emitter:
 
 
 class _Keys(NamedTuple):
-    """`regions`: pattern -> state, pairwise disjoint; `rest`: the state of other keys; `names`: keys to declare."""
+    """`regions`: pattern -> state, disjoint; `rest`: the state of other keys; `names`: keys to declare."""
 
     regions: dict[str, State]
     rest: State
@@ -447,7 +455,9 @@ class _Keys(NamedTuple):
     notes: Notes = ()
 
 
-def _regions(sources: tuple[str, ...], allowed: tuple[tuple[str, bool], ...]) -> list[tuple[tuple[str, bool], ...]]:
+def _regions(
+    sources: tuple[str, ...], allowed: tuple[tuple[str, bool], ...]
+) -> list[tuple[tuple[str, bool], ...]]:
     """The non-empty ways in which a key among the allowed ones matches some patterns and not the others."""
     if not sources:
         return [allowed] if allowed else []

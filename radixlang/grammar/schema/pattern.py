@@ -13,7 +13,9 @@ import itertools
 from typing import NamedTuple
 
 Ranges = tuple[tuple[int, int], ...]
-Tree = tuple  # ("set", ranges) | ("cat", trees) | ("alt", trees) | ("rep", tree, low, high) | ("start",) | ("end",)
+Tree = (
+    tuple  # ("set", ranges) | ("cat", trees) | ("alt", trees) | ("rep", tree, low, high) | ("start",) | ("end",)
+)
 #               | ("look", tree, positive) | ("property", text)
 
 _LAST = 0x10FFFF
@@ -308,7 +310,9 @@ def _write_set(ranges: Ranges) -> str:
     sign, shown = "", ranges
     if ranges[-1][1] == _LAST:  # a set that goes on for ever reads better as what it leaves out
         sign, shown = "^", _invert(ranges)
-    return f"[{sign}{''.join(_write_char(a) if a == b else f'{_write_char(a)}-{_write_char(b)}' for a, b in shown)}]"
+    return (
+        f"[{sign}{''.join(_write_char(a) if a == b else f'{_write_char(a)}-{_write_char(b)}' for a, b in shown)}]"
+    )
 
 
 def _write_char(code: int) -> str:
@@ -438,7 +442,9 @@ class Language(NamedTuple):
 
 @functools.lru_cache(maxsize=512)
 def _searches(terms: tuple[tuple[str, bool], ...]) -> list[tuple[_Search, bool]]:
-    return [(_Search(tree), sign) for pattern, wanted in terms for tree, sign in _split(parse(pattern).tree, wanted)]
+    return [
+        (_Search(tree), sign) for pattern, wanted in terms for tree, sign in _split(parse(pattern).tree, wanted)
+    ]
 
 
 def _looks(tree: Tree) -> bool:
@@ -565,6 +571,7 @@ def universal(pattern: str) -> bool:
 
 def without(words: frozenset[str]) -> str:
     """An anchored pattern for all strings but the given ones."""
+
     def rest(words: list[str]) -> str:
         heads: dict[str, list[str]] = {}
         for word in words:

@@ -78,7 +78,7 @@ class Arr(NamedTuple):
 
 
 class Part(NamedTuple):
-    """One `properties`/`patternProperties`/`additionalProperties` group (of `origin`): each key has a state in it."""
+    """One `properties`/`patternProperties`/`additionalProperties` group (of `origin`): a state a key."""
 
     props: dict[str, State]
     patterns: tuple[tuple[str, State], ...] = ()
@@ -227,7 +227,7 @@ def type_of(value: Any) -> str:
 
 
 def canonical(value: Any) -> Hashable:
-    """A key that is equal for equal JSON values: 1 and 1.0 are, 1 and true are not, the order of keys is nothing."""
+    """A key that is equal for equal JSON values: 1 and 1.0 are, 1 and true are not; the order of keys is moot."""
     if isinstance(value, list | dict):
         return json.dumps(_plain_numbers(value), sort_keys=True), None
     return type_of(value), value
