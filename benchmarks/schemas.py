@@ -1,6 +1,6 @@
 """JSON schemas: ours beside the bare grammar libraries, on labelled real schemas and the official test suite.
 
-    python -m benchmarks.schemas --data ../shared/data/json_schemas [--tokenizer tokenizer.json]
+    python -m benchmarks.schemas --data ../shared/data/json_schemas [--tokenizer MODEL]
 
 An instance counts as accepted when every token of its text is in the mask at its place and the text may end there.
 Texts use the separators `, ` and `: ` for every engine. Since an engine may fix the order of keys, a wrong reject
@@ -204,15 +204,15 @@ def main() -> None:
     parser.add_argument(
         "--data", type=Path, required=True, help="folder with schemas.jsonl and test_suite_*.jsonl"
     )
-    parser.add_argument("--tokenizer", help="path of a tokenizer.json; bytes without it")
+    parser.add_argument("--tokenizer", help="a model: GGUF file or folder; single bytes without it")
     parser.add_argument("--engines", default="ours,llguidance")
     parser.add_argument("--limit", type=int, default=None)
     parser.add_argument("--verbose", action="store_true", help="print every refusal and every wrong verdict")
     args = parser.parse_args()
     if args.tokenizer:
-        from tokenizers import Tokenizer
+        from radixlang.text.tokenizer import load_tokenizer
 
-        library = Tokenizer.from_file(args.tokenizer)
+        library = load_tokenizer(args.tokenizer).backend
         tokenizer = llguidance.LLTokenizer(library.to_str())
         encode: Callable[[str], list[int]] = lambda text: library.encode(text, add_special_tokens=False).ids  # noqa: E731
     else:
