@@ -43,6 +43,8 @@ class Llguidance:
         self.limits = llguidance.LLParserLimits(verbose_errors=False)
 
     def compile(self, schema: Any) -> tuple[Any, Normalised | None]:
+        if isinstance(schema, bool):
+            schema = {} if schema else {"enum": []}
         text = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=OPTIONS)
         matcher = llguidance.LLMatcher(self.tokenizer, text, limits=self.limits)
         if matcher.is_error():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jsonschema_rs
@@ -30,7 +31,8 @@ def rewritten(schema: Any) -> Any:
     [
         ({"$schema": DRAFT4, "minimum": 3, "exclusiveMinimum": True}, [4, "x"], [3]),
         ({"minimum": 3, "exclusiveMinimum": True}, [4], [3]),  # no $schema: the draft in which it is well formed
-        ({"$schema": DRAFT7, "items": [{"type": "null"}], "additionalItems": False}, [[], [None]], [[1], [None, 1]]),
+        ({"$schema": DRAFT7, "items": [{"type": "null"}], "additionalItems": False},
+         [[], [None]], [[1], [None, 1]]),
         ({"$schema": DRAFT7, "$ref": "#/definitions/a", "maxLength": 1, "definitions": {"a": {"type": "string"}}},
          ["abc"], [1]),
         ({"$ref": "#/$defs/a", "maxLength": 1, "$defs": {"a": {"type": "string"}}}, ["a"], ["abc", 1]),
@@ -39,7 +41,8 @@ def rewritten(schema: Any) -> Any:
          [{}, {"a": 1, "b": 1}, {"c": 1, "d": 1}, 3], [{"a": 1}, {"c": 1}]),
         ({"$ref": "#/x/y%25z", "x": {"y%z": {"type": "null"}}}, [None], [1]),
         ({"$ref": "#here", "$defs": {"a": {"$anchor": "here", "type": "null"}}}, [None], [1]),
-        ({"$id": "http://x.test/root", "$ref": "other", "$defs": {"a": {"$id": "other", "type": "null"}}}, [None], [1]),
+        ({"$id": "http://x.test/root", "$ref": "other", "$defs": {"a": {"$id": "other", "type": "null"}}},
+         [None], [1]),
         ({"$schema": DRAFT4, "$ref": "#a", "definitions": {"x": {"id": "#a", "type": "null"}}}, [None], [1]),
         ({"$dynamicRef": "#n", "$defs": {"a": {"$dynamicAnchor": "n", "type": "null"}}}, [None], [1]),
         ({"properties": {"a": {"$ref": "#"}, "b": {"type": "null"}}, "required": ["b"], "type": "object"},
@@ -48,11 +51,13 @@ def rewritten(schema: Any) -> Any:
             "$ref": "#/$defs/t"}}, "minProperties": 0}}}, [{"c": {}}, {"c": {"c": 1}}], [{}]),
         ({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}, [{"a": 1}], [{"a": 1, "b": 1}, {}, 3]),
         ({"not": {"type": "object", "required": ["a"]}}, [{}, 1], [{"a": 1}]),
-        ({"not": {"enum": [1, "a", None, True, {}]}}, [2, 0.5, "b", False, [], {"a": 1}], [1, "a", None, True, {}]),
+        ({"not": {"enum": [1, "a", None, True, {}]}},
+         [2, 0.5, "b", False, [], {"a": 1}], [1, "a", None, True, {}]),
         ({"if": {"properties": {"k": {"const": 1}}, "required": ["k"]}, "then": {"required": ["a"]},
           "else": {"required": ["b"]}}, [{"k": 1, "a": 1}, {"b": 1}], [{"k": 1}, {"k": 2}, {}]),
         ({"type": "object", "propertyNames": {"enum": ["a", "b"]}}, [{"a": 1}, {}], [{"c": 1}]),
-        ({"type": "object", "propertyNames": {"pattern": "^a", "maxLength": 2}}, [{"ab": 1}], [{"abc": 1}, {"b": 1}]),
+        ({"type": "object", "propertyNames": {"pattern": "^a", "maxLength": 2}},
+         [{"ab": 1}], [{"abc": 1}, {"b": 1}]),
         ({"type": "object", "patternProperties": {"^a": {"type": "string"}, "b$": {"maxLength": 1}}},
          [{"ab": "x"}, {"cb": 1}], [{"ab": "xy"}, {"ab": 1}, {"cb": "xy"}]),
         ({"type": "object", "properties": {"a": {}, "b": {}}, "maxProperties": 1}, [{}, {"a": 1}, {"z": 1}],
@@ -131,6 +136,13 @@ def test_key_order_is_that_of_the_schema() -> None:
     assert list(normalise(schema).schema["properties"]) == ["z", "a", "m", "k"]
 
 
+def test_keys_of_all_of_come_where_it_stands() -> None:
+    base, own = {"properties": {"b": {}}}, {"a": {}}
+    first = normalise({"type": "object", "allOf": [base], "properties": own}).schema
+    last = normalise({"type": "object", "properties": own, "allOf": [base]}).schema
+    assert (list(first["properties"]), list(last["properties"])) == (["b", "a"], ["a", "b"])
+
+
 def test_the_input_is_not_changed() -> None:
     schema = {"type": "object", "properties": {"a": {"$ref": "#/$defs/b"}}, "$defs": {"b": {"enum": [1]}}}
     before = json.dumps(schema)
@@ -145,17 +157,20 @@ def _nested(depth: int) -> Any:
     return schema
 
 
+def _chain(length: int, link: Callable[[Any], Any]) -> Any:
+    """Definitions that refer to the next one each."""
+    definitions = {str(i): link({"$ref": f"#/$defs/{i + 1}"}) for i in range(length)}
+    return {"$ref": "#/$defs/0", "$defs": {**definitions, str(length): {}}}
+
+
 @pytest.mark.parametrize(
     "schema",
     [
         _nested(5_000),
         {"enum": list(range(60_000))},
-        {"$ref": "#/$defs/0", "$defs": {str(i): {"properties": {"x": {"$ref": f"#/$defs/{i + 1}"}}} for i in range(3000)}
-         | {"3000": {}}},
-        {"$ref": "#/$defs/0", "$defs": {str(i): {"allOf": [{"$ref": f"#/$defs/{i + 1}"}] * 2} for i in range(50)}
-         | {"50": {}}},
-        {"$ref": "#/$defs/0", "$defs": {str(i): {"anyOf": [{"$ref": f"#/$defs/{i + 1}"}] * 2} for i in range(50)}
-         | {"50": {}}},
+        _chain(3_000, lambda ref: {"properties": {"x": ref}}),
+        _chain(50, lambda ref: {"allOf": [ref, ref]}),
+        _chain(50, lambda ref: {"anyOf": [ref, ref]}),
         {"allOf": [{"anyOf": [{"required": [f"a{i}"]}, {"required": [f"b{i}"]}]} for i in range(30)]},
         {"oneOf": [{"properties": {f"a{i}": {"type": "string"}}} for i in range(40)]},
         {"type": "object", "properties": {f"a{i}": {} for i in range(500)}, "minProperties": 250},
@@ -177,13 +192,14 @@ def test_hostile_schemas_end_soon(schema: Any) -> None:
 
 
 FORMAT_STRINGS = [
-    "", "a", "2024-02-29", "2023-02-29", "1900-02-29", "2000-02-29", "0000-01-01", "2024-13-01", "12:00:00Z", "12:00:00",
+    "", "a", "2024-02-29", "2023-02-29", "1900-02-29", "2000-02-29", "0000-01-01", "2024-13-01", "12:00:00Z",
+    "12:00:00",
     "23:59:60Z", "22:59:60Z", "24:00:00Z", "12:00:00+01:00", "2024-02-29T12:00:00Z", "2024-02-29t12:00:00.5z",
     "2024-02-30T12:00:00Z", "P1Y", "P1Y2D", "PT1H2M", "P", "PT", "P1W", "P1W2D", "a@b.c", "a@b", "@b", "a@", "a..b@c.d",
     ".a@b.c", "a@-b.c", "a@[127.0.0.1]", "a@[127.0.0.256]", "x" * 65 + "@a.b", "a.b", "-a", "a-", "a--b", "ab--c",
     "a" * 63, "a" * 64, "a." * 127 + "a", "1.2.3.4", "1.2.3.256", "01.2.3.4", "::", "::1", "1::", "1:2:3:4:5:6:7:8",
     "1:2:3:4:5:6:7", "::ffff:1.2.3.4", "1::2::3", "12345::", "fe80::1%25", "http://a.b/c?d=e#f", "http://[::1]:80/",
-    "a:b", "//a/b", "/a", "a/b", "?x", "#y", "http://a b", "%zz", "http://é.x/", "é", "urn:x:y", ":a", "http://a:b@c/d",
+    "a:b", "//a/b", "/a", "?x", "#y", "http://a b", "%zz", "http://é.x/", "é", "urn:x:y", ":a", "http://a:b@c/d",
     "/a~0/b~1", "/a~", "a/b", "0#", "0/a", "01/a", "1", "{x}", "{x", "a{+x,y*}b", "{x:3}", "}", "{",
     "123e4567-e89b-12d3-a456-426614174000", "123e4567e89b12d3a456426614174000", "123e4567-e89b-12d3-a456-42661417400g",
 ]  # fmt: skip

@@ -309,14 +309,14 @@ class Compiler:
             return Meaning([], [], values)
         items: list[Item] = []
         choices: list[Choice] = []
-        base = False
+        # The shape stands where `properties` does: keys are generated in the order in which the schema has them.
+        plain = [key for key in keywords if key not in _COMBINATORS]
+        place = "properties" if "properties" in plain else plain[0] if plain else None
         for key in keywords:
             if key in _COMBINATORS:
                 _COMBINATORS[key](self, node, keywords, items, choices)
-            elif not base:
-                base = True
-                shape = self._base(node, keywords)
-                items.append(shape)
+            elif key == place:
+                items.append(self._base(node, keywords))
         return Meaning(items, choices)
 
     def _base(self, node: Node, keywords: dict[str, Any]) -> Shape:
