@@ -15,19 +15,21 @@ from radixlang.grammar.errors import GrammarError
 from radixlang.grammar.schema import formats, pattern
 from radixlang.grammar.schema.document import Document, Node
 from radixlang.grammar.schema.keywords import asserted
+from radixlang.grammar.schema.negation import failures
 from radixlang.grammar.schema.terms import (
     ANYTHING,
     BOOLEAN,
     NULL,
     TYPES,
+    Alternative,
     Arr,
     Contains,
+    Item,
     Literal,
     Note,
     Num,
     Obj,
     Part,
-    Plain,
     Shape,
     State,
     Str,
@@ -35,17 +37,15 @@ from radixlang.grammar.schema.terms import (
     join,
     meet,
     no_number,
+    noted,
     type_of,
+    whole,
 )
 
 MAX_ALTERNATIVES = 48  # shapes of one state
 MAX_STEPS = 1_000  # conjunctions tried for one state
 MAX_STATES = 20_000  # states of one schema
 MAX_HOPS = 1_000  # references that only lead to another one
-MAX_HOLES = 64  # numbers or strings excluded one by one
-
-Item = Literal | Shape
-Alternative = tuple[Item, ...]
 
 
 class Choice(NamedTuple):
@@ -357,11 +357,11 @@ class Compiler:
         return None if no_number(term) else term
 
     def _string(self, node: Node, k: dict[str, Any]) -> Str | None:
-        low, high = int(k.get("minLength", 0)), _whole(k.get("maxLength"))
+        low, high = int(k.get("minLength", 0)), whole(k.get("maxLength"))
         terms: tuple[tuple[str, bool], ...] = ()
         notes: tuple[Note, ...] = ()
         if "pattern" in k:
-            if readable(k["pattern"]):
+            if pattern.readable(k["pattern"]):
                 terms = () if pattern.universal(k["pattern"]) else ((k["pattern"], True),)
             else:
                 notes = ((node, "pattern"),)
@@ -378,7 +378,7 @@ class Compiler:
         return None if high is not None and low > high else Str(low, high, terms, origins=(node,), notes=notes)
 
     def _array(self, node: Node, k: dict[str, Any]) -> Arr | None:
-        low, high = int(k.get("minItems", 0)), _whole(k.get("maxItems"))
+        low, high = int(k.get("minItems", 0)), whole(k.get("maxItems"))
         prefix: tuple[State, ...] = ()
         rest: State = ()
         key = "prefixItems" if "prefixItems" in k else "items" if isinstance(k.get("items"), list) else None
@@ -394,7 +394,7 @@ class Compiler:
             rest = ()
         contains: tuple[Contains, ...] = ()
         if "contains" in k:
-            least, most = int(k.get("minContains", 1)), _whole(k.get("maxContains"))
+            least, most = int(k.get("minContains", 1)), whole(k.get("maxContains"))
             contains = (Contains(self.state(node.child("contains")), least, most, (node, "contains")),)
         unique = (node, "uniqueItems") if k.get("uniqueItems") is True else None
         notes: tuple[Note, ...] = ()
@@ -422,7 +422,7 @@ class Compiler:
                 rest = self.state(node.child("additionalProperties"))
             for source in k.get("patternProperties", ()):
                 each = self.state(node.child("patternProperties", source))
-                if not readable(source):
+                if not pattern.readable(source):
                     notes.append((node, "patternProperties"))
                     rest = ()
                 elif pattern.universal(source):
@@ -431,7 +431,7 @@ class Compiler:
                 else:
                     patterns.append((source, each))
             parts = (Part(props, tuple(patterns), rest, node), *parts)
-        low, high = int(k.get("minProperties", 0)), _whole(k.get("maxProperties"))
+        low, high = int(k.get("minProperties", 0)), whole(k.get("maxProperties"))
         size = tuple((node, key) for key in ("minProperties", "maxProperties") if key in k)
         required = k.get("required", ())
         names: State = self.state(node.child("propertyNames")) if "propertyNames" in k else ()
@@ -466,7 +466,7 @@ class Compiler:
         if "additionalProperties" in keywords or (seen and "unevaluatedProperties" in keywords):
             return True
         names, patterns = list(keywords.get("properties", ())), list(keywords.get("patternProperties", ()))
-        if not all(map(readable, patterns)):
+        if not all(map(pattern.readable, patterns)):
             return None
         below = self._in_place(node)
         for each in below or ():
@@ -519,13 +519,13 @@ class Compiler:
         others: list[list[Literal]] = [[] for _ in options]
         for i, left in enumerate(options):
             for j in range(i):
-                if not self._disjoint(left, options[j]):
+                if not self.disjoint(left, options[j]):
                     others[i].append((options[j], False))
                     others[j].append((left, False))
         alternatives: list[Alternative] = [((o, True), *rest) for o, rest in zip(options, others, strict=True)]
         choices.append(Choice(alternatives, (node, "oneOf")))
 
-    def _disjoint(self, a: Node, b: Node) -> bool:
+    def disjoint(self, a: Node, b: Node) -> bool:
         if isinstance(a.schema, bool) or isinstance(b.schema, bool):
             return a.schema is False or b.schema is False
         return a is not b and self.is_empty(((a, True), (b, True)))
@@ -558,182 +558,9 @@ class Compiler:
         found = self._negations.get(node)
         if found is None:
             keywords = self.keywords(node)
-            alternatives = [a for keyword in keywords for a in self._failures(node, keyword, keywords)]
+            alternatives = [a for keyword in keywords for a in failures(self, node, keyword, keywords)]
             found = self._negations[node] = Choice(alternatives, (node, "not"))
         return found
-
-    def _failures(self, node: Node, key: str, k: dict[str, Any]) -> list[Alternative]:
-        if key in ("$dynamicRef", "$recursiveRef"):
-            target = self.document.resolve_dynamic(node)
-            return [(noted(ANYTHING, (node, key)),)] if target is None else [((target, False),)]
-        if key in ("allOf", "anyOf", "oneOf"):
-            options = [node.child(key, i) for i in range(len(k[key]))]
-            if key == "allOf":
-                return [((o, False),) for o in options]
-            none: Alternative = tuple((o, False) for o in options)
-            if key == "anyOf":
-                return [none]
-            pairs = [(a, b) for i, a in enumerate(options) for b in options[:i] if not self._disjoint(a, b)]
-            return [none, *(((a, True), (b, True)) for a, b in pairs)]
-        if key == "$ref":
-            return [((self.document.resolve(node), False),)]
-        if key == "not":
-            return [((node.child("not"), True),)]
-        if key == "if":
-            test = node.child("if")
-            out: list[Alternative] = []
-            if "then" in k:
-                out.append(((test, True), (node.child("then"), False)))
-            if "else" in k:
-                out.append(((test, False), (node.child("else"), False)))
-            return out
-        failures = _FAILURES.get(key)
-        return [] if failures is None else failures(self, node, key, k)
-
-    def _fail_type(self, node: Node, key: str, k: dict[str, Any]) -> list[Alternative]:
-        types = [k["type"]] if isinstance(k["type"], str) else k["type"]
-        shape = {t: ANYTHING[t] for t in TYPES if t not in types and not (t == "number" and "integer" in types)}
-        out: list[Alternative] = [(shape,)] if shape else []
-        if "integer" in types and "number" not in types:
-            out.append(({"number": Num(notes=((node, "type"),))},))
-        return out
-
-    def _fail_values(self, node: Node, key: str, k: dict[str, Any]) -> list[Alternative]:
-        values = k[key] if key == "enum" else [k[key]]
-        shape = dict(ANYTHING)
-        for kind in TYPES:
-            same = [v for v in values if type_of(v) == kind]
-            if not same:
-                continue
-            if kind in ("null", "boolean"):
-                left = tuple(v for v in ANYTHING[kind].values if v not in same)
-                shape[kind] = Plain(left)
-                if not left:
-                    del shape[kind]
-            elif kind == "number" and len(same) <= MAX_HOLES:
-                shape[kind] = Num(holes=tuple(sorted(set(same))), origins=(node,))
-            elif kind == "string":
-                shape[kind] = Str(not_in=frozenset(same), origins=(node,))
-            elif kind == "array" and not any(same):
-                shape[kind] = Arr(low=1)
-            elif kind == "object" and not any(same):
-                shape[kind] = Obj(low=1, size=((node, key),))
-            else:
-                shape[kind] = shape[kind]._replace(notes=((node, key),))
-        return [(shape,)]
-
-    def _fail_number(self, node: Node, key: str, k: dict[str, Any]) -> list[Alternative]:
-        value = k[key]
-        if isinstance(value, bool):  # draft 4: said with minimum or maximum
-            return []
-        if key == "multipleOf":
-            return [({"number": Num(notes=((node, key),))},)]
-        strict = key.startswith("exclusive") or k.get(f"exclusive{key[0].upper()}{key[1:]}") is True
-        if key in ("minimum", "exclusiveMinimum"):
-            return [({"number": Num(high=value, high_open=not strict, origins=(node,))},)]
-        return [({"number": Num(low=value, low_open=not strict, origins=(node,))},)]
-
-    def _fail_string(self, node: Node, key: str, k: dict[str, Any]) -> list[Alternative]:
-        value = k[key]
-        if key == "minLength":
-            return [({"string": Str(high=int(value) - 1)},)] if value >= 1 else []
-        if key == "maxLength":
-            return [({"string": Str(low=int(value) + 1)},)]
-        if key == "pattern":
-            if pattern.universal(value):
-                return []
-            if readable(value):
-                return [({"string": Str(terms=((value, False),), origins=(node,))},)]
-            return [({"string": Str(notes=((node, key),))},)]
-        found = formats.lookup(value, node.draft)
-        if found is None:
-            return []
-        # What we state of a format is not the last word on which strings fail it.
-        return [({"string": Str(notes=((node, key),))},)]
-
-    def _fail_array(self, node: Node, key: str, k: dict[str, Any]) -> list[Alternative]:
-        if key == "minItems":
-            return [({"array": Arr(high=int(k[key]) - 1)},)] if k[key] >= 1 else []
-        if key == "maxItems":
-            return [({"array": Arr(low=int(k[key]) + 1)},)]
-        if key == "uniqueItems":
-            return [({"array": Arr(low=2, notes=((node, key),))},)] if k[key] is True else []
-        if key == "contains":
-            state = self.state(node.child(key))
-            least, most = int(k.get("minContains", 1)), _whole(k.get("maxContains"))
-            out: list[Alternative] = []
-            if least > 0:
-                out.append(({"array": Arr(contains=(Contains(state, 0, least - 1, (node, key)),))},))
-            if most is not None:
-                out.append(({"array": Arr(contains=(Contains(state, most + 1, None, (node, key)),))},))
-            return out
-        if key in ("unevaluatedItems",):
-            return [({"array": Arr(notes=((node, key),))},)]
-        if key == "prefixItems" or (key == "items" and isinstance(k[key], list)):
-            return [
-                ({"array": Arr(((),) * i + (self.state(node.child(key, i), False),), low=i + 1)},)
-                for i in range(len(k[key]))
-            ]
-        if key == "additionalItems" and not isinstance(k.get("items"), list):
-            return []
-        first = len(k.get("prefixItems", ()) if key == "items" else k["items"])
-        wrong = self.state(node.child(key), False)
-        if wrong == self.never:
-            return []
-        if wrong == ():
-            return [({"array": Arr(low=first + 1)},)]
-        if first:
-            return [({"array": Arr(low=first + 1, notes=((node, key),))},)]
-        return [({"array": Arr(contains=(Contains(wrong, 1, None, (node, key)),))},)]
-
-    def _fail_object(self, node: Node, key: str, k: dict[str, Any]) -> list[Alternative]:
-        if key == "required":
-            return [({"object": Obj(parts=(Part({name: self.never}),))},) for name in k[key]]
-        if key == "properties":
-            wrong = {name: self.state(node.child(key, name), False) for name in k[key]}
-            return [
-                ({"object": Obj(parts=(Part({name: state}),), required=(name,))},)
-                for name, state in wrong.items() if state != self.never
-            ]  # fmt: skip
-        if key == "minProperties":
-            return [({"object": Obj(high=int(k[key]) - 1, size=((node, key),))},)] if k[key] >= 1 else []
-        if key == "maxProperties":
-            return [({"object": Obj(low=int(k[key]) + 1, size=((node, key),))},)]
-        if key in ("dependencies", "dependentRequired", "dependentSchemas"):
-            out: list[Alternative] = []
-            for name, value in k[key].items():
-                if isinstance(value, list):
-                    out += [({"object": Obj(parts=(Part({v: self.never}),), required=(name,))},) for v in value]
-                else:
-                    out.append(({"object": Obj(required=(name,))}, (node.child(key, name), False)))
-            return out
-        if key == "patternProperties":
-            wrong_states = [self.state(node.child(key, source), False) for source in k[key]]
-            if all(state == self.never for state in wrong_states):
-                return []
-        elif self.state(node.child(key), False) == self.never:
-            return []
-        return [({"object": Obj(low=1, size=((node, key),), notes=((node, key),))},)]
-
-
-def noted(shape: Shape, note: Note) -> Shape:
-    """The shape with `note` on every term."""
-    return {kind: term._replace(notes=join(term.notes, (note,))) for kind, term in shape.items()}
-
-
-def readable(source: str) -> bool:
-    """Whether a pattern can be stated."""
-    try:
-        pattern.parse(source)
-        if not pattern.Language(((source, True),)).source():
-            return source == ""
-    except pattern.UnsupportedPatternError:
-        return False
-    return True
-
-
-def _whole(value: Any) -> int | None:
-    return None if value is None else int(value)
 
 
 def _has_type(value: Any, types: str | list[str]) -> bool:
@@ -763,14 +590,3 @@ _COMBINATORS: dict[str, Callable[..., None]] = {
         node, "dependentSchemas", k, choices
     ),
 }
-_FAILURES: dict[str, Callable[..., list[Alternative]]] = (
-    {"type": Compiler._fail_type, "enum": Compiler._fail_values, "const": Compiler._fail_values}
-    | dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
-                    Compiler._fail_number)
-    | dict.fromkeys(("minLength", "maxLength", "pattern", "format"), Compiler._fail_string)
-    | dict.fromkeys(("minItems", "maxItems", "uniqueItems", "contains", "items", "prefixItems", "additionalItems",
-                     "unevaluatedItems"), Compiler._fail_array)
-    | dict.fromkeys(("required", "properties", "patternProperties", "additionalProperties", "propertyNames",
-                     "minProperties", "maxProperties", "dependencies", "dependentRequired", "dependentSchemas",
-                     "unevaluatedProperties"), Compiler._fail_object)
-)  # fmt: skip

@@ -10,19 +10,17 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
-from fractions import Fraction
 from typing import Any, NamedTuple
 
 from radixlang.grammar.errors import GrammarError
 from radixlang.grammar.schema import pattern
 from radixlang.grammar.schema.compile import Compiler
 from radixlang.grammar.schema.document import Node
+from radixlang.grammar.schema.numbers import common_multiple, rounded, spellings
 from radixlang.grammar.schema.terms import Arr, Note, Notes, Num, Obj, Plain, Shape, State, Str, join, least
 
 MAX_COMBINATIONS = 64  # ways to choose which optional properties are there
 MAX_POSITIONS = 8  # places where a `contains` item may be
-MAX_DECIMALS = 4  # digits after the point up to which shorter spellings are told apart
 MAX_INLINE = 24  # nesting written in place; deeper states become definitions
 # Half surrogate pairs have no UTF-8; control characters would need \\u escapes, which we do not generate.
 _UNWRITABLE = re.compile("[\ud800-\udfff\x00-\x07\x0b\x0e-\x1f\x7f]")
@@ -196,14 +194,14 @@ class Emitter:
             spans += [(low, low_open, hole, True), (hole, True, high, high_open)]
         schemas: list[dict[str, Any]] = [{"type": "integer" if term.integer else "number"}]
         if term.multiples:
-            multiple = _common_multiple(term.multiples)
+            multiple = common_multiple(term.multiples)
             if multiple is None:
                 notes = join(notes, self._lost(term.origins, "multipleOf"))
             else:
-                steps = [multiple] if term.integer else _spellings(multiple)
+                steps = [multiple] if term.integer else spellings(multiple)
                 schemas = [{**schemas[0], "multipleOf": step} for step in steps]
         if not term.integer:
-            spans = [rounded for span in spans for rounded in _rounded(span)]
+            spans = [each for span in spans for each in rounded(span)]
         return [f for span in spans for schema in schemas for f in self._span(dict(schema), span, term, notes)]
 
     def _lost(self, origins: tuple[Node, ...], *keywords: str) -> Notes:
@@ -489,64 +487,6 @@ def _language(term: Str) -> tuple[tuple[tuple[str, bool], ...], bool]:
         return ((*out, (pattern.without(term.not_in), True)) if term.not_in else out), True
     except pattern.UnsupportedPatternError:
         return out, False
-
-
-def _spellings(multiple: float) -> list[float]:
-    """`multiple`, and its multiples of fewer decimals: the library reads 0.5 as no multiple of 0.25, 0.50 as one."""
-    exact = Fraction(Decimal(repr(multiple)))
-    places = _decimals(multiple)
-    out = [multiple]
-    for count in range(places - 1, 0, -1):
-        step = Fraction(1, 10**count)
-        coarse = Fraction(
-            math.lcm(exact.numerator * step.denominator, step.numerator * exact.denominator),
-            exact.denominator * step.denominator,
-        )
-        value = float(coarse)
-        if value not in out:
-            out.append(value)
-    return out
-
-
-def _rounded(span: tuple) -> list[tuple]:
-    """The span, and what of it has fewer decimals: the library reads 2.2 as above 2.25, 2.20 as below."""
-    low, low_open, high, high_open = span
-    places = max(0 if bound is None else _decimals(bound) for bound in (low, high))
-    out = [span]
-    for count in range(places - 1, 0, -1):
-        unit = Decimal(10) ** -count
-        inner = list(span)
-        for at, bound, rounding in ((0, low, ROUND_CEILING), (2, high, ROUND_FLOOR)):
-            if bound is not None and _decimals(bound) > count:
-                inner[at], inner[at + 1] = float(Decimal(repr(bound)).quantize(unit, rounding)), False
-        if tuple(inner) not in out:
-            out.append(tuple(inner))
-    return out
-
-
-def _decimals(value: float) -> int:
-    """Digits after the point, 0 where there are too many to tell spellings apart."""
-    exponent = Decimal(repr(value)).normalize().as_tuple().exponent
-    return -exponent if isinstance(exponent, int) and -MAX_DECIMALS <= exponent < 0 else 0
-
-
-def _common_multiple(values: tuple[float, ...]) -> float | None:
-    """The least common multiple, None where the library would take too long or loses digits."""
-    exact = [Fraction(Decimal(repr(value))) for value in values]
-    common = exact[0]
-    for value in exact[1:]:
-        common = Fraction(
-            math.lcm(common.numerator * value.denominator, value.numerator * common.denominator),
-            common.denominator * value.denominator,
-        )
-    text = Decimal(common.numerator) / Decimal(common.denominator)
-    _, digits, exponent = text.normalize().as_tuple()
-    number = int("".join(map(str, digits)))
-    if Fraction(text) != common or not isinstance(exponent, int) or not -9 <= exponent <= 4:
-        return None
-    if number * 10 ** max(exponent, 0) > 9999:  # the library keeps a state for each remainder
-        return None
-    return int(common) if common.denominator == 1 else float(text)
 
 
 def _writable(value: Any) -> bool:

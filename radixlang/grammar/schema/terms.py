@@ -100,6 +100,8 @@ class Obj(NamedTuple):
 
 Term = Plain | Num | Str | Arr | Obj
 Shape = dict[str, Any]  # type -> Term
+Item = Literal | Shape
+Alternative = tuple[Item, ...]  # all of them
 
 NULL, BOOLEAN = Plain((None,)), Plain((False, True))
 ANYTHING: Shape = {
@@ -122,6 +124,16 @@ def join(a: tuple, b: tuple) -> tuple:
 def least(a: Any, b: Any) -> Any:
     """The smaller of two upper bounds; None is no bound."""
     return b if a is None else a if b is None else min(a, b)
+
+
+def noted(shape: Shape, note: Note) -> Shape:
+    """The shape with `note` on every term."""
+    return {kind: term._replace(notes=join(term.notes, (note,))) for kind, term in shape.items()}
+
+
+def whole(value: Any) -> int | None:
+    """A bound that may be absent; drafts allow 2.0 for 2."""
+    return None if value is None else int(value)
 
 
 def meet(a: Shape, b: Shape) -> Shape:
