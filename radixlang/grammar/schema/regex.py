@@ -54,7 +54,7 @@ def invert(ranges: Ranges) -> Ranges:
 _DIGIT: Ranges = ((48, 57),)
 _WORD: Ranges = ((48, 57), (65, 90), (95, 95), (97, 122))
 _SPACE: Ranges = normal(
-    [(9, 13), (32, 32), (0x85, 0x85), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A), (0x2028, 0x2029),
+    [(9, 13), (32, 32), (0xFEFF, 0xFEFF), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A), (0x2028, 0x2029),
      (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000)]
 )  # fmt: skip
 _DOT: Ranges = invert(((10, 10),))
@@ -166,6 +166,7 @@ class _Parser:
         char = self.text[self.at]
         self.at += 1
         if char in _CLASSES:
+            self.plain = self.plain and char not in "sS"  # white space differs by a few characters elsewhere
             return ("set", _CLASSES[char])
         if char in _CONTROLS:
             code = _CONTROLS[char]
