@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import threading
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -14,6 +15,10 @@ import msgspec
 
 class Sender(Protocol):
     def send(self, message: Any) -> None: ...
+
+    def send_all(self, messages: Sequence[Any]) -> None:
+        """Send several, in order; cheaper than one by one."""
+        ...
 
     def close(self) -> None: ...
 
@@ -36,6 +41,11 @@ class LocalChannel:
     def send(self, message: Any) -> None:
         with self._ready:
             self._items.append(message)
+            self._ready.notify()
+
+    def send_all(self, messages: Sequence[Any]) -> None:
+        with self._ready:
+            self._items.extend(messages)
             self._ready.notify()
 
     def receive(self, timeout: float | None) -> list[Any]:
@@ -67,6 +77,10 @@ class ZmqSender:
     def send(self, message: Any) -> None:
         self._socket.send(self._encoder.encode(message))
 
+    def send_all(self, messages: Sequence[Any]) -> None:
+        if messages:
+            self._socket.send_multipart([self._encoder.encode(message) for message in messages])
+
     def close(self) -> None:
         self._socket.close()
 
@@ -95,10 +109,10 @@ class ZmqReceiver:
         wait = None if timeout is None else int(timeout * 1000)
         if timeout != 0 and not self.socket.poll(wait):
             return []
-        out = []
+        out: list[Any] = []
         while True:
             try:
-                out.append(self._decoder.decode(self.socket.recv(self._zmq.NOBLOCK)))
+                out += map(self._decoder.decode, self.socket.recv_multipart(self._zmq.NOBLOCK))
             except self._zmq.Again:
                 return out
 

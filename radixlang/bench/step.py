@@ -82,7 +82,7 @@ def measure(config: Config, settings: Settings, progress: Callable[[str, int, in
     folder = tempfile.mkdtemp(prefix="radixlang-")
     try:
         inbox, outbox = ZmqReceiver(f"ipc://{folder}/in", ToEngine), ZmqReceiver(f"ipc://{folder}/out", FromEngine)
-        loop = build_engine(config, inbox, ZmqSender(f"ipc://{folder}/out"), progress, recorder)
+        loop = build_engine(config, inbox, ZmqSender(f"ipc://{folder}/out"), progress, recorder, own_process=True)
         client = ZmqSender(f"ipc://{folder}/in")
         try:
             return _measure(loop, recorder, client, outbox, settings, config.device.disable_overlap_schedule)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,8 @@ from radixlang.cache.eviction import EvictionOrder
 from radixlang.plan import Ints
 
 _NO_TOKENS: Ints = np.zeros(0, np.int32)
+_BRANCHES = 8
+"""children that `part_page` looks at: a node can have thousands"""
 _GONE = -1
 
 
@@ -150,6 +153,21 @@ class RadixTree:
         self._offer(node)
         pages = runs[0] if len(runs) == 1 else np.concatenate(runs) if runs else _NO_TOKENS
         return Match(pages, node, matched)
+
+    @property
+    def clock(self) -> int:
+        """Uses of the tree so far; a node made from now on has a larger `created`."""
+        return self._clock
+
+    def part_page(self, node: TreeNode, tokens: Ints) -> tuple[TreeNode, int]:
+        """The child of `node` (where a match has ended) whose first page shares most with `tokens`, the tokens
+        behind the match, and how many these are: less than a page, 0 (and `node`) when there are none."""
+        best, most = node, 0
+        for child in islice(node.children.values(), _BRANCHES):
+            shared = common_prefix(child.tokens[: self.page_size], tokens)
+            if shared > most:
+                best, most = child, shared
+        return best, most
 
     def _walk(self, node: TreeNode, tokens: Ints) -> Iterator[tuple[TreeNode, int]]:
         """The nodes along `tokens` with the number of tokens (whole pages, > 0) that each shares with them."""

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from radixlang.channel import Receiver, Sender
 from radixlang.config import Config
+from radixlang.engine.idle import Collector
 from radixlang.engine.loop import EngineLoop
 from radixlang.engine.recorder import StepRecorder
 from radixlang.executor import EngineShape, Executor
@@ -34,7 +35,7 @@ def default_chunk(shape: EngineShape) -> int:
 def scheduler_limits(config: Config, shape: EngineShape) -> SchedulerLimits:
     """What the scheduler must keep to: the flags, and what the device turned out to hold."""
     schedule, chunk = config.schedule, config.schedule.chunked_prefill_size
-    seed = config.device.random_seed
+    seed, mixed = config.device.random_seed, schedule.enable_mixed_chunk
     return SchedulerLimits(
         num_pages=shape.num_pages,
         page_size=shape.page_size,
@@ -42,6 +43,9 @@ def scheduler_limits(config: Config, shape: EngineShape) -> SchedulerLimits:
         max_running_requests=shape.max_rows - 1,
         chunked_prefill_size=chunk if chunk is not None else default_chunk(shape),
         max_prefill_tokens=schedule.max_prefill_tokens,
+        prefill_max_requests=schedule.prefill_max_requests,
+        mixed=mixed if mixed is not None else shape.device.startswith("cpu"),
+        max_prefill_steps=schedule.max_prefill_steps,
         max_queued_requests=schedule.max_queued_requests,
         queue_timeout=schedule.queue_timeout,
         eos_ids=shape.eos_ids,
@@ -63,11 +67,13 @@ def build_engine(
     recorder: StepRecorder | None = None,
     followers: Sequence[Sender] = (),
     meeting: str = "",
+    own_process: bool = False,
 ) -> EngineLoop:
     """Load the model and return the loop, ready to run. A `recorder` gets the times of every step.
 
     With `tp_size` above 1 this is the first rank: `followers` are the ways to the others, `meeting` is the file in
-    which all meet.
+    which all meet. `own_process`: nothing else lives in this process, so garbage is collected when the engine is
+    idle.
 
     Raises:
         ConfigError, ModelError: before anything is served.
@@ -100,4 +106,5 @@ def build_engine(
         log_interval=config.log.decode_log_interval,
         recorder=recorder,
         profile=profile,
+        collector=Collector() if own_process else None,
     )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from radixlang.channel import Receiver, Sender
+from radixlang.engine.idle import Collector
 from radixlang.engine.recorder import StepRecorder
 from radixlang.errors import EngineDeadError, RadixLangError, RequestError
 from radixlang.executor import Executor
@@ -38,7 +39,7 @@ class EngineLoop:
     """Runs one scheduler over one executor until drained.
 
     `info` is what `server_info` answers with, beside the scheduler's figures. `recorder` times the parts of every
-    turn, `profile` writes traces on demand.
+    turn, `profile` writes traces on demand, `collector` collects garbage (without one, Python does as it likes).
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class EngineLoop:
         clock: Callable[[], float] = time.time,
         recorder: StepRecorder | None = None,
         profile: Profile | None = None,
+        collector: Collector | None = None,
     ) -> None:
         if recorder is not None:
             executor, scheduler, receiver, sender = recorder.around(executor, scheduler, receiver, sender)
@@ -65,11 +67,14 @@ class EngineLoop:
         self.log_interval = log_interval
         self.clock = clock
         self.profile = profile
+        self.collector = collector
         self.draining = False
         self._running: tuple[StepPlan, Any] | None = None
         self._steps = 0
         self._stats_sent = 0.0
         self._idle_told = False
+        self._answers: list[Any] = []
+        """what the messages of this turn brought about, to be sent together"""
         self._handlers: dict[type, Callable[[Any], None]] = {
             Generate: self._on_generate,
             Abort: self._on_abort,
@@ -101,6 +106,9 @@ class EngineLoop:
         """One round. Blocks only for messages when there is nothing to do, or for the device."""
         for message in self.receiver.receive(IDLE_WAIT if self._quiet else 0):
             self._handlers[type(message)](message)
+        if self._answers:
+            self.sender.send_all(self._answers)
+            self._answers = []
         launched = self._launch()
         if not self.overlap and launched is not None:
             self._process(launched)
@@ -114,6 +122,8 @@ class EngineLoop:
         if self.profile is not None:
             self.profile.launched(self._steps)
         self._report()
+        if self.collector is not None:
+            self.collector.turn(self._quiet)
 
     def _launch(self) -> tuple[StepPlan, Any] | None:
         plan = self.scheduler.schedule(self.clock())
@@ -166,7 +176,7 @@ class EngineLoop:
 
     def _on_generate(self, message: Generate) -> None:
         if self.draining:
-            self.sender.send(Failed(message.rid, 503, "The server is shutting down."))
+            self._answers.append(Failed(message.rid, 503, "The server is shutting down."))
             return
         try:
             failed = self.scheduler.add(message, self.clock())
@@ -174,29 +184,29 @@ class EngineLoop:
             log.error("request %s could not be taken", message.rid, exc_info=error)
             failed = Failed(message.rid, 500, f"The engine could not take the request: {error}")
         if failed is not None:
-            self.sender.send(failed)
+            self._answers.append(failed)
         elif not message.embed:
             tail = message.input_ids[-4 * PROMPT_TAIL :] if message.input_ids else pack_ids([])
-            self.sender.send(Opened(message.rid, tail, message.sampling))
+            self._answers.append(Opened(message.rid, tail, message.sampling))
 
     def _on_abort(self, message: Abort) -> None:
         # Sent even when nobody waits for it: the detokenizer closes the request's text by it.
         failed = self.scheduler.abort(message.rid, message.message)
         if failed is not None:
-            self.sender.send(failed)
+            self._answers.append(failed)
 
     def _on_control(self, message: Control) -> None:
         method = self._controls.get(message.method)
         if method is None:
-            self.sender.send(Reply(message.id, False, f"Unknown control method {message.method!r}."))
+            self._answers.append(Reply(message.id, False, f"Unknown control method {message.method!r}."))
             return
         try:
-            self.sender.send(Reply(message.id, True, method(**message.arguments)))
+            self._answers.append(Reply(message.id, True, method(**message.arguments)))
         except RequestError as error:
-            self.sender.send(Reply(message.id, False, str(error), error.status))
+            self._answers.append(Reply(message.id, False, str(error), error.status))
         except Exception as error:
             log.error("control %s failed", message.method, exc_info=error)
-            self.sender.send(Reply(message.id, False, f"{message.method} failed: {error}"))
+            self._answers.append(Reply(message.id, False, f"{message.method} failed: {error}"))
 
     def _on_drain(self, message: Drain) -> None:
         self.draining = True

@@ -93,7 +93,7 @@ class StepRecorder:
                 process=timed(scheduler.process, "process"),
             ),
             _Timed(receiver, receive=receive),
-            _Timed(sender, send=timed(sender.send, "send")),
+            _Timed(sender, send=timed(sender.send, "send"), send_all=timed(sender.send_all, "send")),
         )
 
     def take(self) -> list[Turn]:

@@ -19,6 +19,7 @@ def engine(start: Start, sender: ZmqSender) -> None:
         lambda task, done, total: sender.send(Progress(task, done, total)),
         followers=[ZmqSender(address) for address in start.followers],
         meeting=start.meeting,
+        own_process=True,
     )
     sender.send(Ready("engine", loop.info))
     loop.run()

@@ -31,12 +31,13 @@ class NewTokenRatio:
         self.value = self.start
 
     def step(self) -> None:
-        """A step without retraction."""
+        """A step in which rows decoded and none was retracted."""
         self.value = max(self.floor, self.value - (self.start - self.floor) / DECAY_STEPS)
 
-    def retracted(self, running: list[Request]) -> None:
+    def retracted(self, rows: Rows) -> None:
         """The guess was too low: at least the share seen so far, and some steps more, are to be expected."""
-        made = sum(request.generated + RETRACT_LOOKAHEAD for request in running)
+        running = rows.running.values()
+        made = sum(rows.known(request) - request.prompt_length + RETRACT_LOOKAHEAD for request in running)
         allowed = sum(request.limit - request.prompt_length for request in running)
         self.value = min(1.0, max(self.start, made / (allowed + 1)))
 

@@ -12,12 +12,12 @@ from radixlang.scheduler.logprobs import pack
 from radixlang.scheduler.request import Request
 
 
-def finish_reason(request: Request, token: int) -> dict[str, Any] | None:
-    """The finish reason after `token`, the newest one, was appended; None while the request goes on."""
+def finish_reason(request: Request, token: int, size: int) -> dict[str, Any] | None:
+    """The finish reason after `token`, the newest of `size` tokens; None while the request goes on."""
     if token in request.ends:
         return {"type": "stop", "matched": token}
-    if request.tokens.size >= request.limit:
-        return {"type": "length", "length": request.generated}
+    if size >= request.limit:
+        return {"type": "length", "length": size - request.prompt_length}
     return None
 
 
@@ -32,6 +32,15 @@ class News:
         self.metas: list[RequestMeta | None] = []
         self.prompt_logprobs: dict[int, Logprobs] = {}
         self.output_logprobs: dict[int, Logprobs] = {}
+
+    def plain(self, rids: list[str], tokens: list[int]) -> None:
+        """One more token each of requests that go on, and of which nothing else is to be told."""
+        count = len(rids)
+        self.rids += rids
+        self.ids += tokens
+        self.counts += [1] * count
+        self.finishes += [None] * count
+        self.metas += [None] * count
 
     def token(self, request: Request, token: int, reason: dict[str, Any] | None, now: float) -> None:
         """One more token of a request."""

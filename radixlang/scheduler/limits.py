@@ -20,6 +20,12 @@ class SchedulerLimits:
     """most prompt tokens of a step; longer prompts are cut into chunks. -1: prompts are never cut"""
     max_prefill_tokens: int = 16384
     """most prompt tokens of a step; without chunks a longer prompt still gets a step of its own"""
+    prefill_max_requests: int | None = None
+    """most requests admitted in one step; None: no limit"""
+    mixed: bool = False
+    """prompts and decoding rows share steps; otherwise a step holds prompts alone while there are any"""
+    max_prefill_steps: int = 16
+    """most steps of prompts alone, one after another, while a row could decode"""
     max_queued_requests: int | None = None
     """most requests that wait for their first admission; None: no limit"""
     queue_timeout: float | None = None

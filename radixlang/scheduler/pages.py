@@ -1,7 +1,7 @@
 """Who owns which page: the pool, the tree, or one running request.
 
-    request.pages:  [ 0 ........ shared | shared ........ size ]
-                      tree's, locked      the request's own
+    pages of a row:  [ 0 ........ shared | shared ........ ]
+                       tree's, locked      the request's own
 
 Every page has exactly one owner. Steps run in the order of their plans, so a page that is given back may be
 handed out again in the next plan, while the step that used it last has not run yet. Must not know policies.
@@ -11,18 +11,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from radixlang.cache import Match, PagePool, make_cache
+from radixlang.cache import Match, PagePool, TreeNode, make_cache
 from radixlang.plan import Ints
 from radixlang.scheduler.limits import SchedulerLimits
-from radixlang.scheduler.request import IntBuffer, Request
-
-_PAGE_ROOM = 64
+from radixlang.scheduler.request import Request
+from radixlang.scheduler.rows import Rows
 
 
 class Pages:
     """The pool and the tree, and the moves between them."""
 
-    def __init__(self, limits: SchedulerLimits) -> None:
+    def __init__(self, limits: SchedulerLimits, rows: Rows) -> None:
+        self._rows = rows
         self.size = limits.page_size
         self.pool = PagePool(limits.num_pages)
         self.tree = make_cache(limits.page_size, limits.eviction, limits.radix_cache and not limits.encoder)
@@ -30,6 +30,8 @@ class Pages:
         self._retired: list[Ints] = []
         self._rewrites: list[tuple[Request, int, int]] = []
         self._due: list[tuple[Request, int, int]] = []
+        self._sources: list[TreeNode] = []
+        self._sealed = 0
 
     @property
     def available(self) -> int:
@@ -57,11 +59,30 @@ class Pages:
         self.tree.unlock(match.node)
 
     def open(self, request: Request, match: Match) -> None:
-        """Start the request's pages with a locked match."""
+        """Let the request, whose row begins with the pages of a locked match, hold them."""
         self.tree.hit(match.node)
-        request.pages = IntBuffer(match.pages, _PAGE_ROOM)
         request.shared = len(match.pages)
         request.node = match.node
+
+    def part_page(self, request: Request, match: Match, cap: int, needed: int) -> tuple[int, int] | None:
+        """(page id, tokens) of a cached page that begins with half a page or more of the tokens behind the match:
+        a copy of it saves computing them. It stays where it is until `end_step`. None when there is no such page,
+        or when keeping it would leave less than `needed` pages to take.
+
+        Copies are made before a step's writes, so a page that the plan in the making writes is none.
+        """
+        tokens = request.tokens.view()[match.tokens : min(cap, match.tokens + self.size)]
+        if 2 * len(tokens) < self.size:
+            return None
+        node, shared = self.tree.part_page(match.node, tokens)
+        if 2 * shared < self.size or node.created > self._sealed:
+            return None
+        self.tree.lock(node)
+        if needed > self.available:
+            self.tree.unlock(node)
+            return None
+        self._sources.append(node)
+        return int(node.pages[0]), shared
 
     def settle(self, request: Request, tokens: int) -> None:
         """Share the full pages of the request's first `tokens` tokens, all of them granted, while it runs.
@@ -69,12 +90,11 @@ class Pages:
         The grants may be part of the plan in the making: a later row of the same plan may use these pages,
         because every layer writes all rows' K and V before any row reads them.
         """
-        assert request.pages is not None
         assert request.node is not None
         count = tokens // self.size
         if count <= request.shared:
             return
-        own = request.pages.view()[:count]
+        own = self._rows.pages_of(request)[:count]
         done = self.tree.insert(
             request.tokens.view()[: count * self.size], own, request.namespace, request.priority
         )
@@ -93,10 +113,10 @@ class Pages:
         request.shared = count
 
     def close(self, request: Request, tokens: int) -> None:
-        """Take everything from the request; the full pages of its first `tokens` tokens go to the tree."""
-        assert request.pages is not None
+        """Take everything from the running request; the full pages of its first `tokens` tokens, all of them
+        in `request.tokens`, go to the tree."""
         assert request.node is not None
-        own = request.pages.view()
+        own = self._rows.pages_of(request)
         count = tokens // self.size
         present = stored = request.shared
         if count > request.shared:
@@ -108,7 +128,7 @@ class Pages:
         self.pool.free(own[request.shared : present])
         self.pool.free(own[stored:])
         self.tree.unlock(request.node)
-        request.pages = request.node = None
+        request.node = None
         request.shared = 0
 
     def distrust(self, request: Request) -> None:
@@ -119,19 +139,26 @@ class Pages:
         self.pool.free(self.tree.forget(node))
 
     def begin_step(self) -> None:
-        """The last plan is sealed: duplicates it still used may be handed out."""
+        """The last plan is sealed: duplicates it still used may be handed out, what it writes may be copied."""
+        self._sealed = self.tree.clock
         for pages in self._retired:
             self.pool.free(pages)
         self._retired.clear()
         self._due += self._rewrites
         self._rewrites.clear()
 
+    def end_step(self) -> None:
+        """No more pages are taken for this plan: those it copies may be evicted again."""
+        for node in self._sources:
+            self.tree.unlock(node)
+        self._sources.clear()
+
     def rewrites(self) -> list[tuple[int, int, Ints]]:
         """(row, first index, page ids) to put into the page table with this step's plan, told once."""
         entries = [
-            (request.row, first, request.pages.view()[first:end])
+            (request.row, first, self._rows.pages_of(request)[first:end])
             for request, first, end in self._due
-            if request.pages is not None
+            if request.node is not None
         ]
         self._due.clear()
         return entries
@@ -145,7 +172,7 @@ class Pages:
         """Assert that every page has one owner and every running request one lock."""
         self.pool.check()
         self.tree.check()
-        owned = [request.pages.view()[request.shared :] for request in running if request.pages is not None]
+        owned = [self._rows.pages_of(request)[request.shared :] for request in running]
         everything = np.concatenate([self.pool.free_pages(), self.tree.pages(), *self._retired, *owned])
         assert len(everything) == self.pool.total, f"{self.pool.total - len(everything)} pages are lost"
         assert len(np.unique(everything)) == len(everything), "a page has two owners"

@@ -5,7 +5,8 @@
 
 `length` counts tokens that exist, among them `pending` ones that only the device knows so far (sampled in
 steps whose results have not been processed). While a request runs, `computed` and `length` live in the
-columns of its row (see `rows.py`); a request without a row has nothing computed.
+columns of its row (see `rows.py`), and so do its pages and the tokens made since it got there; a request
+without a row has nothing computed.
 """
 
 from __future__ import annotations
@@ -79,7 +80,6 @@ class Request:
         "logprobs",
         "namespace",
         "node",
-        "pages",
         "pending",
         "pools",
         "priority",
@@ -106,8 +106,8 @@ class Request:
         """position among all arrivals"""
         self.prompt_length = len(tokens)
         self.limit = limit
-        self.tokens = IntBuffer(tokens, min(limit - len(tokens), 256))
-        """the prompt and the output tokens known to the host"""
+        self.tokens = IntBuffer(tokens)
+        """the prompt and the output tokens known to the host, without those made in the row it holds"""
         self.sampling = sampling
         self.ends = ends
         """token ids that end it"""
@@ -124,9 +124,8 @@ class Request:
         self.state = State.WAITING
         self.row = 0
         """its row of the request table while it runs, else 0"""
-        self.pages: IntBuffer | None = None
-        """page ids, in order; the first `shared` belong to the tree and are locked through `node`"""
         self.shared = 0
+        """the first pages of its row that belong to the tree and are locked through `node`"""
         self.node: TreeNode | None = None
         self.pending = 0
         """tokens sampled before it lost its row whose values are still unknown"""
@@ -140,7 +139,7 @@ class Request:
 
     @property
     def generated(self) -> int:
-        """Output tokens known to the host."""
+        """Output tokens in `tokens`."""
         return self.tokens.size - self.prompt_length
 
     @property
@@ -149,7 +148,7 @@ class Request:
         return self.limit > self.prompt_length
 
     def output(self) -> Ints:
-        """The output tokens known to the host (a view)."""
+        """The output tokens in `tokens` (a view)."""
         return self.tokens.view()[self.prompt_length :]
 
     def meta(self) -> RequestMeta:

@@ -1,5 +1,5 @@
 """The columns of running requests: one entry per row of the request table, so that a step is arithmetic on
-whole arrays. Row 0 is the sink and stays unused. Must not know policies, pages or plans.
+whole arrays. Row 0 is the sink and stays unused. Must not know policies, the tree or plans.
 """
 
 from __future__ import annotations
@@ -7,25 +7,59 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from radixlang.plan import Ints
+from radixlang.scheduler.limits import SchedulerLimits
 from radixlang.scheduler.request import Request, State
+
+ENDS = 8
+"""end ids of a row that are compared for all rows at once; a row with more is looked at token by token"""
+_NO_TOKEN = -1
+
+Bools = npt.NDArray[np.bool_]
+Longs = npt.NDArray[np.int64]
 
 
 class Rows:
-    """`count` rows, numbered from 1. All columns are int64 [count + 1] and mean nothing for a free row."""
+    """`count` rows, numbered from 1. Columns are int64 [count + 1] unless said otherwise; they mean nothing for a
+    free row.
 
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self._free = list(range(count, 0, -1))
-        self.computed: npt.NDArray[np.int64] = np.zeros(count + 1, np.int64)
+    The two wide tables take address space for every row at the longest context, but memory only where they have
+    been written.
+    """
+
+    def __init__(self, limits: SchedulerLimits) -> None:
+        self.count = limits.max_running_requests
+        size = self.count + 1
+        self._page_size = limits.page_size
+        self._free = list(range(self.count, 0, -1))
+        self._takings = 0
+        self.computed: Longs = np.zeros(size, np.int64)
         """tokens whose KV is in pages once everything launched has run"""
-        self.length: npt.NDArray[np.int64] = np.zeros(count + 1, np.int64)
+        self.length: Longs = np.zeros(size, np.int64)
         """tokens that exist, those the host does not know yet included"""
-        self.capacity: npt.NDArray[np.int64] = np.zeros(count + 1, np.int64)
+        self.capacity: Longs = np.zeros(size, np.int64)
         """tokens that the row's pages can hold"""
-        self.work: npt.NDArray[np.int64] = np.zeros(count + 1, np.int64)
+        self.work: Longs = np.zeros(size, np.int64)
         """`Request.work`: the row is done computing at this many tokens"""
-        self.limit: npt.NDArray[np.int64] = np.zeros(count + 1, np.int64)
-        self.requests: list[Request | None] = [None] * (count + 1)
+        self.limit: Longs = np.zeros(size, np.int64)
+        self.made: Longs = np.zeros(size, np.int64)
+        """tokens in `outputs`; 0 for a free row"""
+        self.most: Longs = np.zeros(size, np.int64)
+        """`made` at which the request ends"""
+        self.tenant: Longs = np.zeros(size, np.int64)
+        """a number that no other taking of any row has; 0 for a free row"""
+        self.watched: Bools = np.zeros(size, np.bool_)
+        """every token is looked at one by one: the first of a request, or log-probabilities belong to it"""
+        self.wishes: Bools = np.zeros(size, np.bool_)
+        """log-probabilities are wanted"""
+        self.ends: Ints = np.full((size, ENDS), _NO_TOKEN, np.int32)
+        """[count + 1, ENDS] token ids that end the request"""
+        self.outputs: Ints = np.zeros((size, limits.context_length), np.int32)
+        """[count + 1, context] the tokens made since the row was taken, as far as the host knows them"""
+        self.pages: Ints = np.zeros((size, limits.pages_for(limits.context_length)), np.int32)
+        """[count + 1, pages] page ids in order; the first `Request.shared` belong to the tree"""
+        self.rids = np.full(size, "", object)
+        self.requests = np.full(size, None, object)
         self.running: dict[int, Request] = {}
         """row → request, in order of admission"""
 
@@ -33,24 +67,80 @@ class Rows:
     def available(self) -> int:
         return len(self._free)
 
-    def take(self, request: Request, computed: int, capacity: int) -> None:
-        """Give the request a row. Caller guarantees `available`."""
+    def take(self, request: Request, computed: int, pages: Ints) -> None:
+        """Give the request a row that begins with `pages`. Caller guarantees `available`."""
         row = self._free.pop()
+        self._takings += 1
         request.row = row
         request.state = State.RUNNING
+        self.rids[row] = request.rid
         self.requests[row] = request
         self.running[row] = request
         self.computed[row] = computed
         self.length[row] = request.tokens.size
-        self.capacity[row] = capacity
         self.work[row] = request.work
         self.limit[row] = request.limit
+        self.most[row] = request.limit - request.tokens.size
+        self.tenant[row] = self._takings
+        self.wishes[row] = request.logprobs is not None
+        self.watched[row] = True
+        self.ends[row] = _NO_TOKEN
+        if len(request.ends) <= ENDS:
+            self.ends[row, : len(request.ends)] = list(request.ends)
+        self.capacity[row] = 0
+        self.add_pages(request, pages)
 
     def give(self, request: Request) -> None:
-        """Take the row back; its tokens still in flight become `pending`."""
+        """Take the row back; its tokens still in flight become `pending`. `fold` comes first."""
         row = request.row
         request.pending = int(self.length[row]) - request.tokens.size
         request.row = 0
+        self.tenant[row] = 0
         self.requests[row] = None
         del self.running[row]
         self._free.append(row)
+
+    # ---- tokens ----
+
+    def append(self, rows: Ints, tokens: Ints) -> Bools:
+        """One more token for each of distinct rows → [n] which of them need a look: watched ones, and ends."""
+        made = self.made[rows]
+        self.outputs[rows, made] = tokens
+        made += 1
+        self.made[rows] = made
+        look: Bools = self.watched[rows]
+        look |= made >= self.most[rows]
+        look |= (self.ends[rows] == tokens[:, None]).any(1)
+        return look
+
+    def looked(self, request: Request) -> None:
+        """The first token has been told; watch on only what cannot be seen in the columns."""
+        self.watched[request.row] = request.logprobs is not None or len(request.ends) > ENDS
+
+    def known(self, request: Request) -> int:
+        """Tokens of the request that the host knows, wherever it is."""
+        return request.tokens.size + int(self.made[request.row])
+
+    def fold(self, request: Request) -> None:
+        """Put the tokens made in this row to the request's others."""
+        row = request.row
+        request.tokens.extend(self.outputs[row, : self.made[row]])
+        self.made[row] = 0
+
+    # ---- pages ----
+
+    def pages_of(self, request: Request) -> Ints:
+        """The running request's page ids (a view)."""
+        return self.pages[request.row, : self.capacity[request.row] // self._page_size]
+
+    def add_pages(self, request: Request, pages: Ints) -> None:
+        """Put page ids to the end of the request's."""
+        row, size = request.row, self._page_size
+        have = int(self.capacity[row]) // size
+        self.pages[row, have : have + len(pages)] = pages
+        self.capacity[row] = (have + len(pages)) * size
+
+    def add_page_each(self, rows: Ints, indexes: Longs, pages: Ints) -> None:
+        """Put one page id to the end, at `indexes`, of each of distinct rows."""
+        self.pages[rows, indexes] = pages
+        self.capacity[rows] += self._page_size

@@ -1,9 +1,11 @@
 """Decides what every step computes, and what its results mean.
 
 The rule: a request has `length` tokens and KV for `computed` of them; a step grants it some of the difference.
-First come the rows that miss one token (they decode), then prompts already begun, then waiting requests in the
-order of the policy. Memory that is short is evicted from the tree, then taken from running requests, which go
-back to the queue with their tokens (retraction); such a step admits nobody.
+While there are prompts, begun or admitted now in the order of the policy, a step holds prompts alone, so that a
+burst of arrivals costs the rows that decode (they miss one token) one long pause and not many; after
+`max_prefill_steps` of these it is their turn. With `mixed` every step holds both, rows that decode first. Memory
+that is short is evicted from the tree, then taken from running requests, which go back to the queue with their
+tokens (retraction); such a step admits nobody.
 
 Steps run on the device in the order of their plans, and `schedule` may be called while the results of earlier
 plans are unknown: lengths are known in advance, token values are not. So an end by length costs nothing, and an
@@ -16,11 +18,11 @@ import itertools
 import time
 
 import numpy as np
-import numpy.typing as npt
 
+from radixlang.cache import Match
 from radixlang.errors import OverloadedError, RequestError
 from radixlang.messages import Embedding, Failed, Generate, Stats, Tokens
-from radixlang.plan import Action, Flush, Ints, StepPlan, StepResult
+from radixlang.plan import Action, Flush, Ints, PositionLogprobs, StepPlan, StepResult
 from radixlang.scheduler.admission import NewTokenRatio, expected_pages, pages_to_come
 from radixlang.scheduler.arrivals import Arrivals
 from radixlang.scheduler.finish import News, finish_reason
@@ -34,7 +36,6 @@ from radixlang.scheduler.stats import Rates, Totals
 from radixlang.scheduler.step_builder import StepBuilder
 
 Message = Tokens | Embedding | Failed
-Longs = npt.NDArray[np.int64]
 
 RETRY_STEPS = 8
 """a queue that memory holds up is not sorted and matched anew in every step"""
@@ -55,16 +56,18 @@ class Scheduler:
         self._arrivals = Arrivals(limits)
         self._requests: dict[str, Request] = {}
         self._queue = WaitingQueue()
-        self._rows = Rows(limits.max_running_requests)
-        self._pages = Pages(limits)
+        self._rows = Rows(limits)
+        self._pages = Pages(limits, self._rows)
         self._ratio = NewTokenRatio(limits.conservativeness)
         self._rates = Rates(time.time() if now is None else now)
-        self._filling: list[Request] = []
-        """running requests with more than their newest token to compute, in order of admission"""
-        self._decoding: list[Request] = []
-        """the other running requests, in the order in which they got there"""
+        self._filling: dict[int, Request] = {}
+        """row → running request with more than its newest token to compute, in order of admission"""
+        self._decoding: dict[int, Request] = {}
+        """row → other running request, in the order in which they got there"""
         self._decode_rows: Ints | None = None
         """rows of `_decoding`, None when out of date"""
+        self._prompt_steps = 0
+        """steps of prompts alone since a row that could decode last had its turn"""
         self._flights: dict[int, StepBuilder] = {}
         """steps whose results are unknown, oldest first"""
         self._suspects: list[Request] = []
@@ -147,11 +150,14 @@ class Scheduler:
 
     def _leave_row(self, request: Request, keep: bool = True) -> None:
         """Give pages and row back. Steps in flight may still write there: they run before any later plan."""
-        (self._decoding if request in self._decoding else self._filling).remove(request)
-        self._decode_rows = None
+        row = request.row
+        if self._filling.pop(row, None) is None:
+            del self._decoding[row]
+            self._decode_rows = None
         self._retry_step = 0
+        self._rows.fold(request)
         if keep:
-            self._pages.close(request, min(int(self._rows.computed[request.row]), request.tokens.size))
+            self._pages.close(request, min(int(self._rows.computed[row]), request.tokens.size))
         else:
             self._pages.distrust(request)
         self._rows.give(request)
@@ -173,11 +179,13 @@ class Scheduler:
             self._grant_suspect(step, now)
         else:
             self._grant(step, now)
+        self._pages.end_step()
         if not step.size:
             return None
         for row, first, pages in self._pages.rewrites():
             step.page_run(row, first, pages)
         plan = step.build(self._step, tuple(self._actions))
+        step.tenants = self._rows.tenant[plan.rows]
         self._actions.clear()
         self._flights[self._step] = step
         self._step += 1
@@ -195,56 +203,67 @@ class Scheduler:
 
     def _grant(self, step: StepBuilder, now: float) -> None:
         """Share the step out."""
+        if not self.limits.mixed:
+            turn = self._can_decode()
+            if self._prompt_steps < self.limits.max_prefill_steps or not turn:
+                if not self._grant_prompts(step):
+                    self._admit(step, now)
+                if step.size:
+                    self._prompt_steps += turn
+                    return
+        self._prompt_steps = 0
         retracted = self._grant_decodes(step)
-        starved = self._grant_prompts(step)
-        stuck = not step.size and not self._flights  # no later call would find things changed
-        if stuck or not (retracted or starved):
-            self._admit(step, now)
         if step.size and not retracted:
             self._ratio.step()
+        if self.limits.mixed or not step.size:
+            starved = self._grant_prompts(step)
+            stuck = not step.size and not self._flights  # no later call would find things changed
+            if stuck or not (retracted or starved):
+                self._admit(step, now)
+
+    def _decoders(self) -> Ints:
+        """Rows of `_decoding`."""
+        if self._decode_rows is None:
+            self._decode_rows = np.fromiter(self._decoding, np.int32, len(self._decoding))
+        return self._decode_rows
+
+    def _can_decode(self) -> bool:
+        """Some row has a token to compute and no prompt."""
+        rows = self._decoders()
+        return bool((self._rows.computed[rows] < self._rows.work[rows]).any())
 
     def _grant_decodes(self, step: StepBuilder) -> bool:
         """One token to every row that is one token short. → whether memory was too short"""
         columns = self._rows
         retracted = False
         while self._decoding:
-            if self._decode_rows is None:
-                self._decode_rows = np.array([request.row for request in self._decoding], np.int32)
-            rows = self._decode_rows
+            rows = self._decoders()
             starts = columns.computed[rows]
             going = starts < columns.work[rows]
-            requests = self._decoding
             if not going.all():
                 rows, starts = rows[going], starts[going]
-                requests = [self._decoding[i] for i in np.flatnonzero(going)]
-            full = starts >= columns.capacity[rows]
-            pages = self._pages.take(int(np.count_nonzero(full)))
+            full = np.flatnonzero(starts >= columns.capacity[rows])
+            pages = self._pages.take(len(full))
             if pages is None:
                 if len(self._rows.running) == 1 and self._flights:
                     return True  # it cannot go on; but the token on its way may be its last
                 retracted |= self._make_room()
                 continue
-            if requests:
-                if len(pages):
-                    self._append_pages(step, rows, starts, np.flatnonzero(full), pages, requests)
-                step.decodes(requests, rows, starts.astype(np.int32))
+            if len(rows):
+                if len(full):
+                    indexes = starts[full] // self.limits.page_size
+                    columns.add_page_each(rows[full], indexes, pages)
+                    step.page_entries(rows[full], indexes, pages)
+                requests = columns.requests[rows].tolist()
+                step.decodes(requests, rows, starts.astype(np.int32), np.flatnonzero(columns.wishes[rows]))
                 columns.computed[rows] = starts + 1
                 columns.length[rows] += 1
             break
         return retracted
 
-    def _append_pages(
-        self, step: StepBuilder, rows: Ints, starts: Longs, full: Longs, pages: Ints, requests: list[Request]
-    ) -> None:
-        size = self.limits.page_size
-        for index, page in zip(full.tolist(), pages.tolist(), strict=True):
-            requests[index].pages.append(page)  # type: ignore[union-attr]
-        self._rows.capacity[rows[full]] += size
-        step.page_entries(rows[full], starts[full] // size, pages)
-
     def _grant_prompts(self, step: StepBuilder) -> bool:
         """Go on with prompts begun earlier. → whether one of them got nothing for want of memory"""
-        for request in self._filling.copy():
+        for request in list(self._filling.values()):
             if self._budget <= 0:
                 break
             if not self._grant_prompt(step, request):
@@ -253,32 +272,31 @@ class Scheduler:
 
     def _grant_prompt(self, step: StepBuilder, request: Request) -> bool:
         """As much of the request's known tokens as budget and memory allow. → whether that was any"""
-        limits, columns, row, pages = self.limits, self._rows, request.row, request.pages
-        assert pages is not None
+        limits, columns, row = self.limits, self._rows, request.row
+        have = int(columns.capacity[row]) // limits.page_size
         start, length = int(columns.computed[row]), int(columns.length[row])
         end = min(length, start + self._budget) if limits.chunked else length
-        missing = limits.pages_for(end) - pages.size
+        missing = limits.pages_for(end) - have
         room = self._pages.available
         if missing > room:
             if not limits.chunked:
                 return False
-            missing, end = room, (pages.size + room) * limits.page_size
+            missing, end = room, (have + room) * limits.page_size
             if end <= start:
                 return False
         if missing > 0:
             fresh = self._pages.take(missing)
             assert fresh is not None
-            step.page_run(row, pages.size, fresh)
-            pages.extend(fresh)
-            columns.capacity[row] = pages.size * limits.page_size
+            step.page_run(row, have, fresh)
+            columns.add_pages(request, fresh)
         complete = end == length
         step.prompt(request, start, end - start, complete)
         columns.computed[row] = end
         self._budget -= end - start
         if complete:
             columns.length[row] += request.samples
-            self._filling.remove(request)
-            self._decoding.append(request)
+            del self._filling[row]
+            self._decoding[row] = request
             self._decode_rows = None
             self._pages.settle(request, length)
         return True
@@ -293,7 +311,7 @@ class Scheduler:
         admitted: list[Request] = []
         hopeless: list[Request] = []
         for request in self._policy(self._queue, self._pages.tree):
-            if not self._rows.available or self._budget <= 0:
+            if not self._rows.available or self._budget <= 0 or len(admitted) == self.limits.prefill_max_requests:
                 break
             if request.waits:
                 continue
@@ -328,20 +346,34 @@ class Scheduler:
             if whole:
                 self._retry_step = self._step + RETRY_STEPS
             return False
+        self._rows.take(request, match.tokens, match.pages)
         self._pages.open(request, match)
-        self._rows.take(request, match.tokens, len(match.pages) * limits.page_size)
-        self._filling.append(request)
+        self._filling[request.row] = request
         step.setup(request)
         step.page_run(request.row, 0, match.pages)
+        self._copy_part(step, request, match, cap, must)
         if not request.retractions:
-            request.cached_tokens = match.tokens
+            request.cached_tokens = int(self._rows.computed[request.row])
         granted = self._grant_prompt(step, request)
         assert granted, "an admitted request got no grant"
         return True
 
+    def _copy_part(self, step: StepBuilder, request: Request, match: Match, cap: int, needed: int) -> None:
+        """Begin with a copy where a cached page shares only its first tokens with the request."""
+        part = self._pages.part_page(request, match, cap, needed)
+        if part is None:
+            return
+        source, tokens = part
+        fresh = self._pages.take(1)
+        assert fresh is not None
+        step.copy_page(source, int(fresh[0]))
+        step.page_run(request.row, len(match.pages), fresh)
+        self._rows.add_pages(request, fresh)
+        self._rows.computed[request.row] += tokens
+
     def _pages_to_come(self, request: Request) -> int:
-        assert request.pages is not None
-        return max(0, expected_pages(request, self._ratio.value, self.limits) - request.pages.size)
+        have = int(self._rows.capacity[request.row]) // self.limits.page_size
+        return max(0, expected_pages(request, self._ratio.value, self.limits) - have)
 
     def _note_admission(self, request: Request, now: float) -> None:
         self._admissions += 1
@@ -364,7 +396,7 @@ class Scheduler:
             return False
         by_level = self.limits.policy == "priority"
         victim = min(running, key=lambda item: (level(item) if by_level else 0, -item.admission))
-        self._ratio.retracted(running)
+        self._ratio.retracted(self._rows)
         self._leave_row(victim)
         self._put_back(victim)
         self.totals.num_retracted_requests += 1
@@ -378,7 +410,7 @@ class Scheduler:
 
     def _too_large(self, request: Request) -> str:
         return (
-            f"The request has grown to {request.tokens.size} tokens, but the KV cache holds only "
+            f"The request has grown to {self._rows.known(request)} tokens, but the KV cache holds only "
             f"{self.limits.capacity}; lower max_new_tokens or start the server with more KV memory."
         )
 
@@ -399,21 +431,7 @@ class Scheduler:
             if values is not None and logprobs is not None:
                 logprobs.keep(wish, values)
         news = News()
-        indexes = np.flatnonzero(plan.samples).tolist()
-        for index, token in zip(indexes, result.tokens.tolist(), strict=True):
-            request = requests[index]
-            if request.state is State.ENDED:
-                continue
-            if request.state is not State.RUNNING:
-                request.pending -= 1
-            request.tokens.append(token)
-            ends = token in request.ends or request.tokens.size >= request.limit
-            reason = finish_reason(request, token) if ends else None
-            news.token(request, token, reason, now)
-            if index in result.output_logprobs:
-                news.logprobs(result.output_logprobs[index])
-            if ends:
-                self._end(request)
+        self._take_tokens(step, plan, result, news, now)
         for index in step.ending:
             request = requests[index]
             if request.state is not State.ENDED:
@@ -433,6 +451,39 @@ class Scheduler:
         if not self._rows.running:
             self._ratio.idle()
         return messages
+
+    def _take_tokens(self, step: StepBuilder, plan: StepPlan, result: StepResult, news: News, now: float) -> None:
+        """Append the step's tokens; all rows at once but for those of which more than a token is to be told."""
+        columns, tokens = self._rows, result.tokens
+        at = np.flatnonzero(plan.samples)
+        rows = plan.rows[at]
+        here = columns.tenant[rows] == step.tenants[at]
+        if not here.all():  # others have ended, or lost their rows while this token was on its way
+            for index, token in zip(at[~here].tolist(), tokens[~here].tolist(), strict=True):
+                request = step.requests[index]
+                if request.state is not State.ENDED:
+                    request.pending -= 1
+                    request.tokens.append(token)
+                    self._tell(request, token, news, now, result.output_logprobs.get(index))
+            at, rows, tokens = at[here], rows[here], tokens[here]
+        look = columns.append(rows, tokens)
+        plain = ~look
+        news.plain(columns.rids[rows[plain]].tolist(), tokens[plain].tolist())
+        for index, token in zip(at[look].tolist(), tokens[look].tolist(), strict=True):
+            request = step.requests[index]
+            columns.looked(request)
+            self._tell(request, token, news, now, result.output_logprobs.get(index))
+
+    def _tell(
+        self, request: Request, token: int, news: News, now: float, logprobs: PositionLogprobs | None
+    ) -> None:
+        """The news of one request's newest token, and its end if that was the last."""
+        reason = finish_reason(request, token, self._rows.known(request))
+        news.token(request, token, reason, now)
+        if logprobs is not None:
+            news.logprobs(logprobs)
+        if reason is not None:
+            self._end(request)
 
     # ---- steps that raised ----
 
@@ -477,7 +528,7 @@ class Scheduler:
     def _clear_suspect(self) -> None:
         """A step went well. A suspect that got through its prompt waits, its KV cached, for the others."""
         request = self._suspects[0]
-        if request in self._decoding:
+        if request.row in self._decoding:
             self._leave_row(request)
             self._put_back(request)
             self._suspects.remove(request)
@@ -512,19 +563,19 @@ class Scheduler:
         running = list(rows.running.values())
         self._pages.check(running)
         assert len(running) + rows.available == rows.count, "a row is lost"
-        assert {id(x) for x in running} == {id(x) for x in self._filling} | {id(x) for x in self._decoding}
+        assert rows.running == self._filling | self._decoding
         assert len(running) == len(self._filling) + len(self._decoding)
+        assert not rows.made[rows.tenant == 0].any(), "a free row has tokens"
         for row, request in rows.running.items():
             computed, length = int(rows.computed[row]), int(rows.length[row])
-            assert request.pages is not None
             assert request.state is State.RUNNING
             assert request.row == row
             assert computed <= length <= max(request.limit, request.prompt_length), "more computed than exists"
-            assert request.tokens.size <= length, "more tokens known than exist"
-            assert computed <= rows.capacity[row] == request.pages.size * limits.page_size, "KV without pages"
+            assert rows.known(request) <= length, "more tokens known than exist"
+            assert computed <= rows.capacity[row], "KV without pages"
             assert request.shared * limits.page_size <= computed, "shared pages that are not computed"
         waiting = list(self._queue)
-        assert all(request.state is State.WAITING and request.pages is None for request in waiting)
+        assert all(request.state is State.WAITING and request.node is None for request in waiting)
         assert len(waiting) == len(self._queue), "the queue miscounts"
         landing = sum(request.state is State.LANDING for request in self._requests.values())
         assert len(self._requests) == len(running) + len(waiting) + landing, "a request is lost"

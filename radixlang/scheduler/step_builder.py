@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from radixlang.plan import FROM_TABLE, Action, Ints, LogprobWish, RowSetup, StepPlan
+from radixlang.plan import FROM_TABLE, Action, CopyPages, Ints, LogprobWish, RowSetup, StepPlan
 from radixlang.scheduler.request import Request
 
 _EMPTY: Ints = np.zeros(0, np.int32)
@@ -17,6 +17,8 @@ class StepBuilder:
     def __init__(self) -> None:
         self.requests: list[Request] = []
         """by plan index"""
+        self.tenants: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+        """by plan index, the rows' tenants (see `Rows.tenant`) when the plan was made"""
         self.ending: list[int] = []
         """plan indexes of requests that end with this step without a token"""
         self.prompt_tokens = 0
@@ -26,6 +28,7 @@ class StepBuilder:
         self._tokens: list[Ints] = []
         self._samples: list[npt.NDArray[np.bool_]] = []
         self._pooled: list[int] = []
+        self._copies: list[tuple[int, int]] = []
         self._table: list[Ints] = []
         self._setups: list[RowSetup] = []
         self._wishes: list[LogprobWish] = []
@@ -45,6 +48,10 @@ class StepBuilder:
         if len(pages):
             self.page_entries(row, np.arange(first, first + len(pages), dtype=np.int32), pages)
 
+    def copy_page(self, source: int, target: int) -> None:
+        """Copy a page before the step's writes."""
+        self._copies.append((source, target))
+
     def setup(self, request: Request) -> None:
         """The request has just been given its row."""
         sampling = request.sampling
@@ -55,8 +62,9 @@ class StepBuilder:
             output = request.output().copy()
         self._setups.append(RowSetup(request.row, sampling, prompt, output, request.generated))
 
-    def decodes(self, requests: list[Request], rows: Ints, starts: Ints) -> None:
-        """Rows that take their one token from the device's table and draw the next."""
+    def decodes(self, requests: list[Request], rows: Ints, starts: Ints, wishes: npt.NDArray[np.integer]) -> None:
+        """Rows that take their one token from the device's table and draw the next; those at `wishes` want
+        log-probabilities."""
         first = self.size
         self.requests.extend(requests)
         self._rows.append(rows)
@@ -64,9 +72,8 @@ class StepBuilder:
         self._counts.append(np.ones(len(rows), np.int32))
         self._tokens.append(np.full(len(rows), FROM_TABLE, np.int32))
         self._samples.append(np.ones(len(rows), np.bool_))
-        for index, request in enumerate(requests, first):
-            if request.logprobs is not None:
-                self._wish(index, request, 0, 0, True)
+        for at in wishes.tolist():
+            self._wish(first + at, requests[at], 0, 0, True)
 
     def prompt(self, request: Request, start: int, count: int, complete: bool) -> None:
         """A part of the known tokens; `complete` when it reaches the end of them."""
@@ -100,6 +107,9 @@ class StepBuilder:
     def build(self, step: int, actions: tuple[Action, ...]) -> StepPlan:
         pools = np.zeros(self.size, np.bool_)
         pools[self._pooled] = True
+        if self._copies:
+            source, target = np.array(self._copies, np.int32).T.copy()
+            actions += (CopyPages(source, target),)
         return StepPlan(
             step=step,
             rows=np.concatenate(self._rows),

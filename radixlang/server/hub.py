@@ -42,7 +42,7 @@ from radixlang.messages import (
     pack_ids,
 )
 from radixlang.sampling_params import SamplingParams
-from radixlang.server.limits import Limits, check_rid, complete_info
+from radixlang.server.limits import Limits, check_rid, complete_info, token_array
 from radixlang.server.metrics import Metrics
 from radixlang.server.stream import GenerateRequest, Sequence, Stream
 
@@ -81,6 +81,7 @@ class Hub:
         #: when the engine last sent anything, seconds since the epoch
         self.heard = 0.0
         self._send = to_engine.send
+        self._send_all = to_engine.send_all
         self._eos_ids = tuple(getattr(tokenizer, "eos_ids", ()))
         self._dead: RadixLangError | None = None
         self._by_wire: dict[str, Sequence] = {}
@@ -150,7 +151,7 @@ class Hub:
         for i, request in enumerate(batch):
             if i % YIELD_EVERY == YIELD_EVERY - 1:
                 await asyncio.sleep(0)  # a long list must not keep the others waiting
-            prompts.append(await self._prompt_ids(request))
+            prompts.append(token_array(await self._prompt_ids(request)))
         fitted = [self.limits.fit(*pair) for pair in zip(batch, prompts, strict=True)]
         # Waiting for the tokenizer let others run: look again before anything is sent.
         self.check_open()
@@ -165,8 +166,7 @@ class Hub:
         stream.unfinished = len(sequences)
         packed = [pack_ids(ids) for ids, _ in fitted]
         try:
-            for sequence in sequences:
-                self._send(_message(sequence, packed[sequence.prompt_index], self._eos_ids))
+            self._send_all([_message(s, packed[s.prompt_index], self._eos_ids) for s in sequences])
         except (TypeError, ValueError, OverflowError) as error:
             self._close(stream)
             raise RequestError(f"The request holds a value that cannot be passed on: {error}.") from None
@@ -347,6 +347,7 @@ class Hub:
         """One step's news of many requests, column by column."""
         now = self.heard
         ids, offset = message.ids, 0
+        gaps: dict[float, int] = {}  # most rows waited equally long: a step
         rows = zip(
             message.rids, message.texts, message.counts, message.finishes, message.metas, message.ends, strict=True
         )
@@ -365,22 +366,24 @@ class Hub:
                 if (output := message.output_logprobs.get(i)) is not None:
                     sequence.logprobs.add(output, asked, count)
             if count:
-                self._timed(sequence, count, now)
+                if not sequence.first_at:
+                    self._first(sequence, now)
+                elif not sequence.request.probe:
+                    gap = (now - sequence.last_at) / count
+                    gaps[gap] = gaps.get(gap, 0) + count
+                sequence.last_at = now
             if finish is not None:
                 self._finish(sequence, finish, now)
                 if end:
                     self._give_up(sequence)
             sequence.stream.advanced(sequence)
+        for gap, count in gaps.items():
+            self.metrics.next_tokens(gap, count)
 
-    def _timed(self, sequence: Sequence, count: int, now: float) -> None:
-        if sequence.first_at:
-            if not sequence.request.probe:
-                self.metrics.next_tokens(now - sequence.last_at, count)
-        else:
-            sequence.first_at = now
-            if not sequence.request.probe:
-                self.metrics.first_token(sequence)
-        sequence.last_at = now
+    def _first(self, sequence: Sequence, now: float) -> None:
+        sequence.first_at = now
+        if not sequence.request.probe:
+            self.metrics.first_token(sequence)
 
     def _finish(self, sequence: Sequence, finish: dict[str, Any], now: float) -> None:
         sequence.finish_reason = finish

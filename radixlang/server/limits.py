@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from radixlang.errors import RequestError
 from radixlang.sampling_params import SamplingParams
@@ -65,11 +66,12 @@ class Limits:
         if not embed and not self.is_generation:
             raise RequestError("This model makes embeddings and generates no text; use /v1/embeddings or /encode.")
 
-    def check_ids(self, ids: Sequence[int], name: str = "input_ids") -> None:
+    def check_ids(self, ids: Sequence[int] | np.ndarray, name: str = "input_ids") -> None:
         """Refuse an empty prompt and ids outside the vocabulary."""
         if not len(ids):
             raise RequestError("The prompt is empty: it has no tokens.", name)
-        low, high = min(ids), max(ids)
+        values = token_array(ids)
+        low, high = values.min(), values.max()
         if low < 0 or high >= self.vocab_size:
             wrong = low if low < 0 else high
             raise RequestError(
@@ -85,7 +87,7 @@ class Limits:
                 f"The prompt has {len(text)} characters; {self.what} cannot hold more than {most}.", param
             )
 
-    def fit(self, request: GenerateRequest, ids: Sequence[int]) -> tuple[Sequence[int], SamplingParams]:
+    def fit(self, request: GenerateRequest, ids: np.ndarray) -> tuple[np.ndarray, SamplingParams]:
         """The prompt and parameters as the engine shall have them.
 
         Raises:
@@ -101,7 +103,7 @@ class Limits:
                 text = text.replace(ours, theirs)
             raise RequestError(text, request.aliases.get(error.param or "", error.param)) from None
 
-    def _fit(self, request: GenerateRequest, ids: Sequence[int]) -> tuple[Sequence[int], SamplingParams]:
+    def _fit(self, request: GenerateRequest, ids: np.ndarray) -> tuple[np.ndarray, SamplingParams]:
         param = request.param or ("input_ids" if request.input_ids is not None else "text")
         self.check_ids(ids, param)
         if not -_INT32 <= request.priority < _INT32:
@@ -177,6 +179,14 @@ class Limits:
             )
         if request.token_ids_logprob:
             self.check_ids(request.token_ids_logprob, "token_ids_logprob")
+
+
+def token_array(ids: Sequence[int] | np.ndarray) -> np.ndarray:
+    """The ids as an array: of int64, or of Python's ints where one is too large (and fails the checks)."""
+    try:
+        return np.asarray(ids, np.int64)
+    except OverflowError:
+        return np.asarray(ids, object)
 
 
 def check_rid(rid: str) -> None:

@@ -284,7 +284,7 @@ def answer_of(
         out["text"] = sequence.text if output is None else output.text
     out["output_ids"] = sequence.ids if output is None else output.ids
     if prompt_ids:
-        out["prompt_token_ids"] = list(sequence.prompt_ids)
+        out["prompt_token_ids"] = sequence.prompt_ids.tolist()
     logprobs = sequence.logprobs if output is None else output.logprobs
     out["meta_info"] = meta_info(hub, sequence, logprobs, text_of)
     return out

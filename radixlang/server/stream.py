@@ -137,11 +137,16 @@ class Output:
 
     index: int
     text: str
-    ids: list[int]
+    data: bytes
+    """the token ids as int32 bytes"""
     finish_reason: dict[str, Any] | None
     meta: RequestMeta | None
     logprobs: TokenLogprobs | None
     sequence: Sequence
+
+    @property
+    def ids(self) -> list[int]:
+        return unpack_ids(self.data).tolist()
 
 
 class Sequence:
@@ -185,7 +190,7 @@ class Sequence:
         self,
         stream: Stream,
         request: GenerateRequest,
-        prompt_ids: SequenceOf[int],
+        prompt_ids: np.ndarray,
         sampling: SamplingParams,
         rid: str,
         index: int,
@@ -217,7 +222,7 @@ class Sequence:
         start = request.logprob_start_len
         if self.prompt_logprobs is not None and 0 <= start < len(prompt_ids):
             # Nothing predicts the first position asked for: its entry is null, and the engine sends none.
-            self.prompt_logprobs.add_unknown(prompt_ids[start])
+            self.prompt_logprobs.add_unknown(int(prompt_ids[start]))
         self._ids = bytearray()
         self._texts: list[str] = []
         self._seen_ids = 0
@@ -265,7 +270,7 @@ class Sequence:
         return Output(
             self.index,
             texts[0] if len(texts) == 1 else "".join(texts),
-            unpack_ids(bytes(data)).tolist(),
+            bytes(data),
             self.finish_reason,
             self.meta,
             logprobs,

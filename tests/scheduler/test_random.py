@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radixlang.cache import EVICTIONS
-from radixlang.scheduler import POLICIES, Request, SchedulerLimits
+from radixlang.scheduler import POLICIES, SchedulerLimits
 from radixlang.scheduler.admission import NewTokenRatio
+from radixlang.scheduler.rows import Rows
 from tests.scheduler.driver import EOS, Driver, random_program
 
 
@@ -26,6 +27,9 @@ def random_limits(rng: random.Random, page_size: int, policy: str) -> SchedulerL
         max_running_requests=1 if rng.random() < 0.05 else rng.choice([3, 8]),
         chunked_prefill_size=1 if rng.random() < 0.05 else rng.choice([-1, 5, 16, 64]),
         max_prefill_tokens=rng.choice([12, 40, 1000]),
+        mixed=rng.random() < 0.4,
+        max_prefill_steps=rng.choice([1, 2, 16]),
+        prefill_max_requests=rng.choice([None, None, 1, 3]),
         eos_ids=(EOS,),
         policy=policy,
         eviction=rng.choice(EVICTIONS.names()),
@@ -37,7 +41,7 @@ def random_limits(rng: random.Random, page_size: int, policy: str) -> SchedulerL
 class Optimist(NewTokenRatio):
     """Never learns that requests need room for their answers: retractions without end."""
 
-    def retracted(self, running: list[Request]) -> None:
+    def retracted(self, rows: Rows) -> None:
         pass
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 import re
 from typing import Any
 
@@ -42,7 +43,7 @@ def finished(run: Driver) -> None:
 
 @OVERLAP
 def test_prompt_is_cut_into_chunks_beside_decoding_rows(depth: int) -> None:
-    run = driver(depth)
+    run = driver(depth, mixed=True)
     run.add("short", [1, 2], sampling=endless(12))
     run.step()
     run.add("long", list(range(40)), sampling=endless(3))
@@ -57,7 +58,7 @@ def test_prompt_is_cut_into_chunks_beside_decoding_rows(depth: int) -> None:
 
 
 def test_chunk_budget_is_shared_by_several_prompts_in_order() -> None:
-    run = driver()
+    run = driver(mixed=True)
     for name in "abc":
         run.add(name, [ord(name) % 20] * 10, sampling=endless(2))
     run.step()
@@ -118,7 +119,7 @@ def test_no_tokens_wanted_computes_the_prompt_and_ends(depth: int) -> None:
     assert run.steps == 2
     run.add("b", list(range(20)), max_new_tokens=1)
     finished(run)
-    assert run.outcomes["b"].metas[0].cached_tokens == 16
+    assert run.outcomes["b"].metas[0].cached_tokens == 19  # 16 in whole pages, 3 in a copied one
 
 
 def test_none_fills_the_context_or_the_cache() -> None:
@@ -142,7 +143,142 @@ def test_decoding_rows_take_tokens_from_the_table() -> None:
     finished(run)
 
 
+# ---- prompts first ----
+
+
+@OVERLAP
+def test_prompts_go_alone_and_decoding_waits_for_the_last_of_them(depth: int) -> None:
+    run = driver(depth)
+    run.add("a", [1, 2], sampling=endless(9))
+    run.step()
+    for name in "bcd":
+        run.add(name, [ord(name) % 20] * 10, sampling=endless(9))
+    counts = []
+    for _ in range(3):
+        run.step()
+        counts.append(run.plans[-1].counts.tolist())
+    assert counts == [[10, 6], [4, 10], [1, 1, 1, 1]]
+    assert (run.plans[-1].token_ids == FROM_TABLE).all()
+    finished(run)
+
+
+@OVERLAP
+def test_prompts_alone_give_way_after_so_many_steps(depth: int) -> None:
+    run = driver(depth, max_prefill_steps=2, num_pages=129)
+    run.add("a", [1, 2], sampling=endless(9))
+    run.step()
+    run.add("b", list(range(40)) * 3, sampling=endless(2))
+    kinds = []
+    for _ in range(8):
+        run.step()
+        kinds.append(run.plans[-1].counts.tolist())
+    assert kinds == [[16], [16], [1], [16], [16], [1], [16], [16]]
+    finished(run)
+
+
+def test_nobody_waits_while_no_row_could_decode() -> None:
+    run = driver(max_prefill_steps=1)
+    run.add("a", list(range(20)) * 3, sampling=endless(2))
+    for _ in range(4):
+        run.step()
+        assert run.plans[-1].tokens > 1
+    finished(run)
+    assert run.steps == 5
+
+
+def test_one_step_admits_so_many_requests() -> None:
+    run = driver(prefill_max_requests=2)
+    for name in "abcde":
+        run.add(name, [ord(name) % 20, 1], sampling=endless(3))
+    sizes = []
+    for _ in range(4):
+        run.step()
+        sizes.append(run.plans[-1].counts.tolist())
+    assert sizes == [[2, 2], [2, 2], [2], [1] * 5]
+    finished(run)
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("most", [1, 3])
+@pytest.mark.parametrize("seed", range(6))
+def test_no_row_starves_whatever_arrives(seed: int, most: int, mixed: bool) -> None:
+    """A row that could decode gets its token within `most` steps of prompts, unless memory takes its row."""
+    rng = random.Random(seed)
+    run = driver(seed % 2, mixed=mixed, max_prefill_steps=most, num_pages=rng.choice([40, 400]), context_length=64)
+    waited: dict[tuple[str, int], int] = {}
+    alone = 0
+    for number in range(400):
+        if rng.random() < 0.7:
+            prompt = [rng.randrange(29) for _ in range(rng.randint(1, 40))]
+            run.add(f"r{number}", prompt, sampling=endless(rng.randint(1, 20)))
+        rows = run.scheduler._rows
+        able = {
+            (request.rid, request.retractions, int(rows.computed[row])): row
+            for row, request in run.scheduler._decoding.items()
+            if rows.computed[row] < rows.work[row]
+        }
+        before = run.steps
+        run.step()
+        if run.steps == before:
+            continue
+        plan = run.plans[-1]
+        prompts = plan.token_ids[np.cumsum(plan.counts) - plan.counts] != FROM_TABLE
+        assert mixed or prompts.all() or not prompts.any(), "a mixed step"
+        alone += bool(able) and bool(prompts.all())
+        granted = set(plan.rows[~prompts].tolist())
+        waited = {key: waited.get(key, 0) + 1 for key, row in able.items() if row not in granted}
+        running = {(request.rid, request.retractions) for request in rows.running.values()}
+        waited = {key: steps for key, steps in waited.items() if key[:2] in running}
+        assert max(waited.values(), default=0) <= (0 if mixed else most)
+    assert mixed or alone > 20
+    for rid in run.scheduler.rids():
+        run.abort(rid)
+    finished(run)
+
+
 # ---- the cache ----
+
+
+@OVERLAP
+def test_first_tokens_of_a_cached_page_are_copied(depth: int) -> None:
+    run = driver(depth, page_size=8)
+    run.add("a", list(range(24)), sampling=endless(1))
+    finished(run)
+    again = run.add("b", list(range(24)), sampling=endless(1))
+    run.step()
+    plan = run.plans[-1]
+    (copy,) = plan.actions
+    assert plan.counts.tolist() == [1]
+    assert plan.starts.tolist() == [23]
+    assert copy.target.tolist() == [plan.new_pages[-1, 2]]
+    assert copy.source.tolist() != copy.target.tolist()
+    finished(run)
+    assert again.metas[0].cached_tokens == 23
+    half = run.add("c", [*range(20), 1, 1], sampling=endless(1))
+    less = run.add("d", [*range(19), 1, 1], sampling=endless(1))
+    finished(run)
+    assert (half.metas[0].cached_tokens, less.metas[0].cached_tokens) == (20, 16)
+
+
+def test_page_that_the_same_step_writes_is_not_copied() -> None:
+    run = driver(chunked_prefill_size=64)
+    for name in "ab":
+        run.add(name, list(range(24)), sampling=endless(2))
+    run.step()
+    assert run.plans[-1].counts.tolist() == [24, 4]
+    assert run.plans[-1].actions == ()
+    finished(run)
+
+
+@OVERLAP
+def test_copied_page_may_not_cost_the_request_its_room(depth: int) -> None:
+    run = driver(depth, num_pages=7, page_size=4)
+    run.add("a", list(range(24)), sampling=endless(1))
+    finished(run)
+    assert run.scheduler._pages.pool.available == 0
+    again = run.add("b", list(range(23)), sampling=endless(2))
+    finished(run)
+    assert again.finish is not None
 
 
 @OVERLAP
@@ -196,7 +332,7 @@ def test_prompt_logprobs_cap_the_match_and_duplicates_are_given_back(depth: int)
         "b", list(range(25)), sampling=endless(6), return_logprob=True, logprob_start_len=10, top_logprobs_num=2
     )
     finished(run)
-    assert again.metas[0].cached_tokens == 8
+    assert again.metas[0].cached_tokens == 10  # 8 in whole pages, 2 in a copied one
     assert run.scheduler._pages.tree.total == 7  # 30 tokens computed
 
 
@@ -437,7 +573,7 @@ def test_bad_numbers_fail_one_request_alone_and_leave_no_cache(depth: int) -> No
 
 @OVERLAP
 def test_step_that_raises_once_costs_nobody_the_answer(depth: int) -> None:
-    run = driver(depth, broken=frozenset({2, 9}), chunked_prefill_size=8)
+    run = driver(depth, broken=frozenset({2, 9}), chunked_prefill_size=8, mixed=True)
     run.add("a", list(range(10)), sampling=endless(9), return_logprob=True, logprob_start_len=1)
     run.add("b", list(range(9, 0, -1)), sampling=endless(9), return_logprob=True, logprob_start_len=0)
     finished(run)
@@ -508,7 +644,7 @@ def test_embeddings_of_decoders_share_the_cache_and_encoders_compute_whole_promp
     finished(run)
     run.add("b", list(range(40)), embed=True)
     run.step()
-    assert run.plans[-1].starts.tolist() == [36]
+    assert run.plans[-1].starts.tolist() == [39]
     assert run.plans[-1].pools.tolist() == [True]
     assert run.plans[-1].samples.tolist() == [False]
     finished(run)

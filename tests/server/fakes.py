@@ -14,7 +14,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -123,6 +123,10 @@ class FakeEngine:
         self._task: asyncio.Task[None] | None = None
 
     # ---- what the hub sends ----
+
+    def send_all(self, messages: Sequence[Any]) -> None:
+        for message in messages:
+            self.send(message)
 
     def send(self, message: Any) -> None:
         if isinstance(message, Generate):

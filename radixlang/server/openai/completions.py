@@ -114,7 +114,7 @@ def echo_of(hub: Hub, sequence: Sequence) -> str:
         return sequence.request.text
     if hub.tokenizer is None:
         return ""
-    return hub.tokenizer.decode(list(sequence.prompt_ids), skip_special_tokens=False)
+    return hub.tokenizer.decode(sequence.prompt_ids.tolist(), skip_special_tokens=False)
 
 
 async def _chunks(
