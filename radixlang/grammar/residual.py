@@ -10,12 +10,16 @@ byte, or for a number the byte after it) is refused by `accept`; from then on `f
 
 `backtrack` undoes tokens where no other choice is left, or where the same value has failed several times over; it
 goes back further each time, and gives up with a GrammarFailure when its budget is spent.
+
+Numbers too large for a double (`1e999`) are vetoed as well, at the digit that makes them so: grammars allow any
+exponent, and readers turn such numbers into infinity. That alone is worth wrapping a grammar (`checks=None`).
 Knows JSON text and tokens; must not know schemas (schema/obligations.py says what applies where).
 """
 
 from __future__ import annotations
 
 import json
+import math
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -102,7 +106,8 @@ class _Step(NamedTuple):
 class ResidualGrammar:
     """A grammar whose texts are also validated; immutable, shared between threads like the one it wraps."""
 
-    def __init__(self, inner: Inner, checks: Obligations, vocabulary: Tokens) -> None:
+    def __init__(self, inner: Inner, checks: Obligations | None, vocabulary: Tokens) -> None:
+        """`checks`: what to validate (Normalised.checks); None: nothing but the size of numbers."""
         self.inner, self.checks, self.vocabulary = inner, checks, vocabulary
 
     @property
@@ -276,6 +281,8 @@ class ResidualState:
     def _scan(self, place: _Place, data: bytes) -> _Place:
         """The place after `data`, which is appended to the text read so far."""
         frame, mode, start, escaped = place
+        if mode in "sS" and not escaped and b'"' not in data and b"\\" not in data:
+            return place
         text = self._text
         base = len(text)
         for at, byte in enumerate(data, base):
@@ -295,13 +302,15 @@ class ResidualState:
                 if byte not in _ENDS_SCALAR:
                     continue
                 piece = bytes(text[start:]) + data[max(start - base, 0) : at - base]
+                _check_finite(piece, start)
                 frame, mode = self._close(frame, start, piece), "a"
             if byte in _SPACE:
                 continue
             char = chr(byte)
             if char in "{[":
                 nodes = self._nodes(frame)
-                unique = char == "[" and self._grammar.checks.unique(nodes)
+                checks = self._grammar.checks
+                unique = char == "[" and checks is not None and checks.unique(nodes)
                 frame = _Frame(frame, char == "{", nodes, at, seen=frozenset() if unique else None)
                 mode = "k" if char == "{" else "v"
             elif char in "}]" and frame is not None:
@@ -315,11 +324,15 @@ class ResidualState:
                 mode, start = "S" if mode == "k" else "s", at
             else:
                 mode, start = "n", at
+        if mode == "n":
+            _check_finite(bytes(text[start:]) + data[max(start - base, 0) :], start)
         return _Place(frame, mode, start, escaped)
 
     def _nodes(self, frame: _Frame | None) -> tuple:
         """What obliges the value that begins in `frame`."""
         checks = self._grammar.checks
+        if checks is None:
+            return ()
         if frame is None:
             return checks.root
         if not frame.nodes:
@@ -331,6 +344,8 @@ class ResidualState:
     def _close(self, frame: _Frame | None, start: int, piece: bytes, nodes: tuple | None = None) -> _Frame | None:
         """A value in `frame` is complete; returns the frame after it."""
         checks = self._grammar.checks
+        if checks is None:
+            return frame
         due = checks.due(self._nodes(frame) if nodes is None else nodes)
         unique = frame is not None and frame.seen is not None
         if not due and not unique:
@@ -344,3 +359,10 @@ class ResidualState:
                 raise _WrongValueError(start)
             frame = frame._replace(seen=frame.seen | {key})
         return frame
+
+
+def _check_finite(piece: bytes, start: int) -> None:
+    """Refuse a number, or the beginning of one, that no double holds; more digits would not make it smaller."""
+    if (len(piece) > 300 or b"e" in piece or b"E" in piece) and piece[-1:].isdigit():
+        if not math.isfinite(float(piece)):
+            raise _WrongValueError(start)

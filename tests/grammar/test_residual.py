@@ -230,3 +230,10 @@ def test_forced_tokens_stop_before_a_wrong_value() -> None:
     )
     assert feed(state, '["aaaa", "a') == len('["aaaa", "a')
     assert bytes(b"".join(Vocabulary.tokens[t] for t in state.forced())) in (b"aaa", b"aa", b"a", b"")
+
+
+def test_numbers_stay_within_a_double() -> None:
+    cases = [("[1e308, 1e30", 12), ("[1e309", 5), ("[0.1e308]", 9), ("[1e-999]", 8), ('{"a1e999": 1}', 13)]
+    for text, count in cases:
+        state = ResidualGrammar(LibraryGrammar({}), None, Vocabulary()).start()
+        assert feed(state, text) == count, text
