@@ -162,19 +162,18 @@ class ResidualState:
     def accept(self, token: int) -> bool:
         """Take a token. False: it is not allowed or completes a wrong value; nothing has changed."""
         self._vetoed_value = None
-        here = self._vetoed.setdefault(len(self._steps), set())
-        if token in here:
+        if token in self._vetoed.get(len(self._steps), ()):
             return False
         if token in self._grammar.vocabulary.eos_ids:
             if not self._may_end():
-                here.add(token)
+                self._veto(token)
                 return False
             return self._inner.accept(token)
         data = self._grammar.vocabulary.tokens[token]
         try:
             place = self._scan(self._place, data)
         except _WrongValueError as wrong:
-            here.add(token)
+            self._veto(token)
             self._failures[wrong.start] = self._failures.get(wrong.start, 0) + 1
             self._vetoed_value = wrong.start
             return False
@@ -211,8 +210,12 @@ class ResidualState:
             self._failures[value] = 0
         undone, token = len(self._steps) - target, self._steps[target].token
         self.rollback(undone)
-        self._vetoed.setdefault(target, set()).add(token)
+        self._veto(token)
         return undone
+
+    def _veto(self, token: int) -> None:
+        """Leave the token out of the masks at this place."""
+        self._vetoed.setdefault(len(self._steps), set()).add(token)
 
     def _others(self) -> bool:
         """Whether the mask has a token left."""
