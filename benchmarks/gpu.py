@@ -130,7 +130,7 @@ def options_of(model: str, where: Path, **more: Any) -> dict[str, Any]:
         "load_format": "dummy",
         "skip_tokenizer_init": True,
         "device": "cuda",
-        "context_length": 16384,
+        "context_length": min(16384, MODELS[model]["max_position_embeddings"]),
         "max_running_requests": 256,
         **more,
     }

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 class ExactTritonAttention:
     """Paged attention by `kernels/exact_attention.py`, for all steps."""
 
+    reads_back = False
+
     def __init__(self, spec: ModelSpec, page_size: int, device: torch.device | str) -> None:
         from radixlang.kernels.exact_attention import exact_attention
 
