@@ -100,7 +100,7 @@ class _Lark:
         return method(value, at, depth)
 
     def _error(self, message: str, at: str) -> GrammarError:
-        return GrammarError(f"structural_tag: {message}", at, param="structural_tag")
+        return GrammarError(message, at, param="structural_tag")
 
     def _rule(self, body: str) -> str:
         name = f"r{len(self._rules)}"
