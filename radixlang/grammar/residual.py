@@ -66,6 +66,7 @@ class Tokens(Protocol):
     def eos_ids(self) -> tuple[int, ...]: ...
     @property
     def words(self) -> int: ...
+    def beginning_with(self, data: bytes) -> np.ndarray: ...
 
 
 class _Frame(NamedTuple):
@@ -94,6 +95,10 @@ class _WrongValueError(Exception):
 
     def __init__(self, start: int) -> None:
         self.start = start
+
+
+class _TooLargeError(Exception):
+    """No double holds the number that the text ends with; fewer digits would do."""
 
 
 class _Step(NamedTuple):
@@ -179,6 +184,10 @@ class ResidualState:
             self._failures[wrong.start] = self._failures.get(wrong.start, 0) + 1
             self._vetoed_value = wrong.start
             return False
+        except _TooLargeError:
+            self._veto(token)
+            self._veto_digits()
+            return False
         if not self._inner.accept(token):
             return False
         self._steps.append(_Step(token, self._place, len(self._text), self._free))
@@ -196,6 +205,8 @@ class ResidualState:
         again = value is not None and self._failures[value] >= MAX_VETOES
         if others and not again:
             return 0
+        if not self.revises:
+            raise GrammarFailure("The text cannot be completed: a number in it has become too large to be read.")
         self._backtracks += 1
         places = [i for i, step in enumerate(self._steps) if step.free]
         if not places or self._backtracks > MAX_BACKTRACKS:
@@ -218,6 +229,17 @@ class ResidualState:
     def _veto(self, token: int) -> None:
         """Leave the token out of the masks at this place."""
         self._vetoed.setdefault(len(self._steps), set()).add(token)
+
+    def _veto_digits(self) -> None:
+        """A digit made the number too large: so would others, which need not be drawn one by one."""
+        for digit in b"0123456789":
+            for token in self._grammar.vocabulary.beginning_with(bytes([digit])).tolist():
+                try:
+                    self._scan(self._place, self._grammar.vocabulary.tokens[token])
+                except _TooLargeError:
+                    self._veto(token)
+                except _WrongValueError:
+                    pass
 
     def _others(self) -> bool:
         """Whether the mask has a token left."""
@@ -248,7 +270,7 @@ class ResidualState:
                 place = self._scan(place, data)
                 self._text += data
                 out.append(token)
-        except _WrongValueError:
+        except (_WrongValueError, _TooLargeError):
             pass
         finally:
             del self._text[length:]
@@ -314,7 +336,7 @@ class ResidualState:
                 if byte not in _ENDS_SCALAR:
                     continue
                 piece = bytes(text[start:]) + data[max(start - base, 0) : at - base]
-                _check_finite(piece, start)
+                _check_finite(piece)
                 frame, mode = self._close(frame, start, piece), "a"
             if byte in _SPACE:
                 continue
@@ -337,7 +359,7 @@ class ResidualState:
             else:
                 mode, start = "n", at
         if mode == "n":
-            _check_finite(bytes(text[start:]) + data[max(start - base, 0) :], start)
+            _check_finite(bytes(text[start:]) + data[max(start - base, 0) :])
         return _Place(frame, mode, start, escaped)
 
     def _nodes(self, frame: _Frame | None) -> tuple:
@@ -373,8 +395,8 @@ class ResidualState:
         return frame
 
 
-def _check_finite(piece: bytes, start: int) -> None:
+def _check_finite(piece: bytes) -> None:
     """Refuse a number, or the beginning of one, that no double holds; more digits would not make it smaller."""
     if (len(piece) > 300 or b"e" in piece or b"E" in piece) and piece[-1:].isdigit():
         if not math.isfinite(float(piece)):
-            raise _WrongValueError(start)
+            raise _TooLargeError
