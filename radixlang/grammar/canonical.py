@@ -17,6 +17,8 @@ from radixlang.grammar.grammar import GrammarState, Mask
 if TYPE_CHECKING:
     from radixlang.grammar.vocabulary import Vocabulary
 
+MOST = 256
+"""tokens that are looked at together: the rest of a longer stretch comes when it is its turn"""
 CONTEXT = 12
 """tokens before the forced ones that the tokenizer gets to see"""
 
@@ -62,7 +64,7 @@ class CanonicalState:
 
     def forced(self) -> list[int]:
         if self._forced is None:
-            tokens = self._inner.forced()
+            tokens = self._inner.forced()[:MOST]
             self._forced = (
                 certain(tokens, self._history[-CONTEXT:], self._inner, self._vocabulary) if tokens else []
             )

@@ -190,6 +190,12 @@ class ResidualState:
             return False
         if not self._inner.accept(token):
             return False
+        if place.mode == "n" and place.frame is None and self._ends_wrong(place, data):
+            self._inner.rollback(1)
+            self._veto(token)
+            self._failures[place.start] = self._failures.get(place.start, 0) + 1
+            self._vetoed_value = place.start
+            return False
         self._steps.append(_Step(token, self._place, len(self._text), self._free))
         self._text += data
         self._place, self._free = place, False
@@ -301,6 +307,20 @@ class ResidualState:
         return new
 
     # ---- reading the text
+
+    def _ends_wrong(self, place: _Place, data: bytes) -> bool:
+        """Whether `data` completes a wrong number, which is the whole text and cannot go on."""
+        if not self._inner.can_end:
+            return False
+        try:
+            self._close(None, place.start, bytes(self._text[place.start :]) + data)
+        except _WrongValueError:
+            row = np.zeros(self._grammar.vocabulary.words, dtype=np.int32)
+            self._inner.fill(row)
+            for token in self._grammar.vocabulary.eos_ids:
+                row.view(np.uint32)[token >> 5] &= np.uint32(0xFFFFFFFF ^ (1 << (token & 31)))
+            return not row.any()
+        return False
 
     def _may_end(self) -> bool:
         """Whether the root value, if a number or word that ends with the text, is right."""
