@@ -5,8 +5,9 @@
 `cost`: every constraint of hostile_grammars.py in this process: refused with a sentence, or compiled; then a random
 walk over its masks. CPU seconds of compilation (limit 2), growth of the resident set (limit 256 MiB; it holds what the
 libraries keep), the longest step of the walk. `server`: a server in a process of its own, one unconstrained request
-after another, in turns with and without clients that send hostile constraints in a loop, a new one each time so that
-no cache helps: its tokens a second with ÷ without, and whether every answer was a text, a 400 or cut by length.
+after another; in turns alone, beside clients with short harmless requests and beside clients that send hostile
+constraints in a loop, a new one each time so that no cache helps: its tokens a second, and whether every hostile
+answer was a text or a 400.
 Exits with 1 when a limit is passed, the server dies, or an answer is neither.
 """
 
@@ -137,43 +138,55 @@ def attack(url: str, stop: threading.Event, seen: Counter[str], first: int, clie
         number += clients
 
 
+def harmless(url: str, stop: threading.Event, first: int, clients: int) -> None:
+    """One client: requests as short as the hostile ones, without constraints."""
+    while not stop.is_set():
+        post(url, f"Go on {first}:", {"max_new_tokens": 8, "temperature": 1.0, "ignore_eos": True})
+        first += clients
+
+
 def beside(model: str, args: argparse.Namespace) -> tuple[list[str], bool]:
     """(rows of the table, whether nothing broke)."""
     seen: Counter[str] = Counter()
-    speeds: dict[bool, list[float]] = {False: [], True: []}
+    speeds: dict[str, list[float]] = {"alone": [], "harmless": [], "hostile": []}
     flags = ["--device", args.device, "--max-running-requests", "16", "--context-length", "2048"]
     with ServerProcess(model, *flags) as server:
         plain = {"max_new_tokens": args.tokens, "temperature": 0, "ignore_eos": True}
-        post(server.url, "Once upon a time", plain | {"regex": "[a-z ]{8}", "max_new_tokens": 8})
+        for kind, text in (("regex", "[a-z ]{8}"), ("json_schema", "{}")):
+            post(server.url, "Once upon a time", plain | {kind: text, "max_new_tokens": 8})
         post(server.url, "Once upon a time", plain)
         for turn in range(args.turns):
-            for hostile_too in (False, True):
-                stop, number = threading.Event(), 0
-                threads = [
-                    threading.Thread(target=attack, args=(server.url, stop, seen, 100 * turn + i, args.clients))
-                    for i in range(args.clients if hostile_too else 0)
-                ]
-                for thread in threads:
-                    thread.start()
-                end = time.perf_counter() + args.seconds
+            for company, found in speeds.items():
+                stop, threads = threading.Event(), []
+                for i in range(args.clients if company != "alone" else 0):
+                    first = args.clients * 50 * turn + i
+                    if company == "hostile":
+                        work = threading.Thread(target=attack, args=(server.url, stop, seen, first, args.clients))
+                    else:
+                        work = threading.Thread(target=harmless, args=(server.url, stop, first, args.clients))
+                    threads.append(work)
+                    work.start()
+                number, end = 0, time.perf_counter() + args.seconds
                 while time.perf_counter() < end:
                     began = time.perf_counter()
-                    _, answer = post(server.url, f"Story {turn} {number}: once upon a time", plain)
-                    speeds[hostile_too].append(answer["meta_info"]["completion_tokens"] / (time.perf_counter() - began))
+                    _, answer = post(server.url, f"Story {turn} {company} {number}: once upon a time", plain)
+                    found.append(answer["meta_info"]["completion_tokens"] / (time.perf_counter() - began))
                     number += 1
                 stop.set()
                 for thread in threads:
                     thread.join()
         alive = server.process.poll() is None and post(server.url, "Still", plain | {"max_new_tokens": 2})[0] == 200
-    without, with_them = (statistics.median(speeds[key]) for key in (False, True))
+    alone, friends, foes = (statistics.median(found) for found in speeds.values())
     broken = {text: count for text, count in seen.items() if text.startswith("broken")}
     rows = [
-        "| | alone | beside hostile clients | ratio |",
-        "|---|---:|---:|---:|",
-        f"| tokens/s of an unconstrained request, median | {without:.1f} | {with_them:.1f} | {with_them / without:.2f} |",
-        f"| requests measured | {len(speeds[False])} | {len(speeds[True])} | |",
-        f"| hostile answers: texts / 400s / broken | – | {seen['text']} / {seen['400']} / {sum(broken.values())} | |",
-        f"| server alive at the end | | {'yes' if alive else 'NO'} | |",
+        f"| an unconstrained request of {args.tokens} tokens | alone | beside {args.clients} harmless clients "
+        f"| beside {args.clients} hostile clients | hostile ÷ harmless |",
+        "|---|---:|---:|---:|---:|",
+        f"| tokens/s, median | {alone:.1f} | {friends:.1f} | {foes:.1f} | {foes / friends:.2f} |",
+        f"| slowest | {' | '.join(f'{min(found):.1f}' for found in speeds.values())} | |",
+        f"| requests | {' | '.join(str(len(found)) for found in speeds.values())} | |",
+        f"| hostile answers: texts / 400s / broken | | | {seen['text']} / {seen['400']} / {sum(broken.values())} | |",
+        f"| server alive at the end | | | {'yes' if alive else 'NO'} | |",
     ]
     rows += [f"\n{count} × {text}" for text, count in broken.items()]
     return rows, alive and not broken
