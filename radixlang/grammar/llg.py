@@ -64,7 +64,7 @@ class LlguidanceEngine:
         from radixlang.grammar.residual import ResidualGrammar
         from radixlang.grammar.schema import normalise
 
-        normalised = normalise(read_json(spec.text, spec.kind), any_whitespace=spec.any_whitespace)
+        normalised = normalise(read_json(spec.text, spec.kind))
         if normalised.residual and spec.refuse_residual:
             first = normalised.residual[0]
             raise GrammarError(
@@ -74,7 +74,7 @@ class LlguidanceEngine:
                 "json_schema",
             )
         grammar = self.json(normalised.schema, spec.any_whitespace)
-        return ResidualGrammar(grammar, normalised, self.vocabulary) if normalised.residual else grammar
+        return ResidualGrammar(grammar, normalised.checks, self.vocabulary) if normalised.checks else grammar
 
     def json(self, schema: Any, any_whitespace: bool) -> LlguidanceGrammar:
         """A schema that the library states exactly."""

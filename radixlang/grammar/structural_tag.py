@@ -168,7 +168,7 @@ class _Lark:
         from radixlang.grammar.schema import normalise
 
         try:
-            normalised = normalise(schema, any_whitespace=self._any_whitespace)
+            normalised = normalise(schema)
         except GrammarError as error:
             raise self._error(str(error).removesuffix("."), at) from None
         if normalised.residual:

@@ -1,0 +1,346 @@
+"""The residual check: what a grammar cannot state is validated while the text grows, and wrong tokens are vetoed.
+
+`ResidualGrammar` wraps a grammar that allows too much. A token that would complete a wrong value (the value's last
+byte, or for a number the byte after it) is refused by `accept`; from then on `fill` leaves it out:
+
+    state.fill(row); token = sample(row)
+    if not state.accept(token):             # vetoed, nothing has changed
+        undone = state.backtrack()          # 0: sample again at the same place
+        drop the request's last `undone` tokens, then fill and sample again
+
+`backtrack` undoes tokens where no other choice is left, or where the same value has failed several times over; it
+goes back further each time, and gives up with a GrammarFailure when its budget is spent.
+Knows JSON text and tokens; must not know schemas (schema/obligations.py says what applies where).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from radixlang.grammar.errors import GrammarFailure
+from radixlang.grammar.schema import Obligations
+from radixlang.grammar.schema.terms import canonical
+
+MAX_BACKTRACKS = 16  # a request
+MAX_VETOES = 4  # of one value before it is begun again further back
+
+_SPACE = b" \t\n\r"
+_ENDS_SCALAR = b",]} \t\n\r"
+
+
+class State(Protocol):
+    """What is asked of the wrapped grammar's state (see grammar.GrammarState)."""
+
+    def fill(self, row: np.ndarray) -> None: ...
+    def accept(self, token: int) -> bool: ...
+    def rollback(self, tokens: int) -> None: ...
+    def forced(self) -> list[int]: ...
+    def finished(self) -> bool: ...
+    def can_end(self) -> bool: ...
+    def copy(self) -> Any: ...
+
+
+class Inner(Protocol):
+    """What is asked of the wrapped grammar."""
+
+    @property
+    def nbytes(self) -> int: ...
+    def start(self) -> Any: ...
+
+
+class Tokens(Protocol):
+    """What is asked of the vocabulary."""
+
+    @property
+    def tokens(self) -> list[bytes]: ...
+    @property
+    def eos_ids(self) -> tuple[int, ...]: ...
+    @property
+    def words(self) -> int: ...
+
+
+class _Frame(NamedTuple):
+    """An object or array that is open; `seen` are the items of an array that must not repeat any."""
+
+    parent: _Frame | None
+    is_object: bool
+    nodes: tuple
+    start: int
+    index: int = 0
+    key: str | None = None
+    seen: frozenset | None = None
+
+
+class _Place(NamedTuple):
+    """Where the text stands. mode: v(alue), k(ey), s(tring), S(tring that is a key), n(umber or word), a(fter)."""
+
+    frame: _Frame | None = None
+    mode: str = "v"
+    start: int = 0
+    escaped: bool = False
+
+
+class _WrongValueError(Exception):
+    """The value that begins at `start` is complete and wrong."""
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+
+
+class _Step(NamedTuple):
+    """An accepted token, and what was before it. `free`: other tokens were allowed."""
+
+    token: int
+    place: _Place
+    length: int
+    free: bool
+
+
+class ResidualGrammar:
+    """A grammar whose texts are also validated; immutable, shared between threads like the one it wraps."""
+
+    def __init__(self, inner: Inner, checks: Obligations, vocabulary: Tokens) -> None:
+        self.inner, self.checks, self.vocabulary = inner, checks, vocabulary
+
+    @property
+    def nbytes(self) -> int:
+        """What the cache counts."""
+        return self.inner.nbytes
+
+    def start(self) -> ResidualState:
+        """A state before the first token."""
+        return ResidualState(self, self.inner.start())
+
+
+class ResidualState:
+    """The state of one request; used by one thread at a time."""
+
+    def __init__(self, grammar: ResidualGrammar, inner: State) -> None:
+        self._grammar, self._inner = grammar, inner
+        self._place = _Place()
+        self._text = bytearray()
+        self._steps: list[_Step] = []
+        self._vetoed: dict[int, set[int]] = {}  # how many tokens were accepted -> tokens refused there
+        self._failures: dict[int, int] = {}  # start of a value -> how often it was wrong
+        self._restarts: dict[int, int] = {}  # start of a value -> how often it was begun again
+        self._free = False
+        self._vetoed_value: int | None = None
+        self._backtracks = 0
+
+    def fill(self, row: np.ndarray) -> None:
+        """Set the bits of the allowed tokens; vetoed ones are not.
+
+        Raises:
+            GrammarFailure: nothing is allowed.
+        """
+        self._fill(row)
+        used = row[row != 0]
+        if not len(used):
+            raise GrammarFailure(
+                "The text cannot be completed: no token satisfies the schema here; call backtrack() after a veto."
+            )
+        first = int(used[0]) & 0xFFFFFFFF
+        self._free = len(used) > 1 or first & (first - 1) != 0
+
+    def _fill(self, row: np.ndarray) -> None:
+        self._inner.fill(row)
+        bits = row.view(np.uint32)
+        vetoed = self._vetoed.get(len(self._steps), set())
+        if self._inner.can_end() and not self._may_end():
+            vetoed = vetoed | set(self._grammar.vocabulary.eos_ids)
+        for token in vetoed:
+            bits[token >> 5] &= np.uint32(0xFFFFFFFF ^ (1 << (token & 31)))
+
+    def accept(self, token: int) -> bool:
+        """Take a token. False: it is not allowed or completes a wrong value; nothing has changed."""
+        self._vetoed_value = None
+        here = self._vetoed.setdefault(len(self._steps), set())
+        if token in here:
+            return False
+        if token in self._grammar.vocabulary.eos_ids:
+            if not self._may_end():
+                here.add(token)
+                return False
+            return self._inner.accept(token)
+        data = self._grammar.vocabulary.tokens[token]
+        try:
+            place = self._scan(self._place, data)
+        except _WrongValueError as wrong:
+            here.add(token)
+            self._failures[wrong.start] = self._failures.get(wrong.start, 0) + 1
+            self._vetoed_value = wrong.start
+            return False
+        if not self._inner.accept(token):
+            return False
+        self._steps.append(_Step(token, self._place, len(self._text), self._free))
+        self._text += data
+        self._place, self._free = place, False
+        return True
+
+    def backtrack(self) -> int:
+        """After a refused token: how many tokens were undone, 0 where another token will do.
+
+        Raises:
+            GrammarFailure: the budget is spent, or nothing is left to undo.
+        """
+        value, others = self._vetoed_value, self._others()
+        again = value is not None and self._failures[value] >= MAX_VETOES
+        if others and not again:
+            return 0
+        self._backtracks += 1
+        places = [i for i, step in enumerate(self._steps) if step.free]
+        if not places or self._backtracks > MAX_BACKTRACKS:
+            raise GrammarFailure(
+                f"The text cannot be completed: no valid continuation was found in {self._backtracks} attempts; "
+                "simplify the schema's keywords that no grammar states (uniqueItems, overlapping oneOf, ...)."
+            )
+        target = places[-1]
+        if value is not None and again:
+            # The value's end is not what is wrong with it: go back by half of its choices, three quarters, ...
+            inside = [i for i in places if self._steps[i].length >= value] or places
+            self._restarts[value] = self._restarts.get(value, 0) + 1
+            target = inside[(len(inside) - 1) >> min(self._restarts[value], 30)]
+            self._failures[value] = 0
+        undone, token = len(self._steps) - target, self._steps[target].token
+        self.rollback(undone)
+        self._vetoed.setdefault(target, set()).add(token)
+        return undone
+
+    def _others(self) -> bool:
+        """Whether the mask has a token left."""
+        row = np.zeros(self._grammar.vocabulary.words, dtype=np.uint32)
+        self._fill(row)
+        return bool(row.any())
+
+    def rollback(self, tokens: int) -> None:
+        """Undo the last accepted tokens."""
+        if tokens <= 0:
+            return
+        first = self._steps[-tokens]
+        self._inner.rollback(tokens)
+        del self._steps[-tokens:]
+        del self._text[first.length :]
+        self._place, self._free = first.place, first.free
+        self._vetoed = {at: refused for at, refused in self._vetoed.items() if at <= len(self._steps)}
+
+    def forced(self) -> list[int]:
+        """The tokens that must follow, up to the first that would complete a wrong value."""
+        place, length = self._place, len(self._text)
+        out: list[int] = []
+        try:
+            for token in self._inner.forced():
+                if not out and token in self._vetoed.get(len(self._steps), ()):
+                    break
+                data = self._grammar.vocabulary.tokens[token]
+                place = self._scan(place, data)
+                self._text += data
+                out.append(token)
+        except _WrongValueError:
+            pass
+        finally:
+            del self._text[length:]
+        return out
+
+    def can_end(self) -> bool:
+        """Whether the text may end here."""
+        return self._inner.can_end() and self._may_end()
+
+    def finished(self) -> bool:
+        """Whether nothing but the end may follow."""
+        return self._inner.finished() and self._may_end()
+
+    def copy(self) -> ResidualState:
+        """An independent state at the same place."""
+        new = ResidualState(self._grammar, self._inner.copy())
+        new._place, new._text, new._steps = self._place, bytearray(self._text), list(self._steps)
+        new._vetoed = {at: set(refused) for at, refused in self._vetoed.items()}
+        new._failures, new._restarts, new._free = dict(self._failures), dict(self._restarts), self._free
+        new._vetoed_value, new._backtracks = self._vetoed_value, self._backtracks
+        return new
+
+    # ---- reading the text
+
+    def _may_end(self) -> bool:
+        """Whether the root value, if a number or word that ends with the text, is right."""
+        if self._place.mode != "n" or self._place.frame is not None:
+            return True
+        try:
+            self._close(None, self._place.start, bytes(self._text[self._place.start :]))
+        except _WrongValueError:
+            return False
+        return True
+
+    def _scan(self, place: _Place, data: bytes) -> _Place:
+        """The place after `data`, which is appended to the text read so far."""
+        frame, mode, start, escaped = place
+        text = self._text
+        base = len(text)
+        for at, byte in enumerate(data, base):
+            if mode in "sS":
+                if escaped:
+                    escaped = False
+                elif byte == 0x5C:
+                    escaped = True
+                elif byte == 0x22:
+                    piece = bytes(text[start:]) + data[max(start - base, 0) : at + 1 - base]
+                    if mode == "S" and frame is not None:
+                        frame, mode = frame._replace(key=json.loads(piece)), "k"
+                    else:
+                        frame, mode = self._close(frame, start, piece), "a"
+                continue
+            if mode == "n":
+                if byte not in _ENDS_SCALAR:
+                    continue
+                piece = bytes(text[start:]) + data[max(start - base, 0) : at - base]
+                frame, mode = self._close(frame, start, piece), "a"
+            if byte in _SPACE:
+                continue
+            char = chr(byte)
+            if char in "{[":
+                nodes = self._nodes(frame)
+                unique = char == "[" and self._grammar.checks.unique(nodes)
+                frame = _Frame(frame, char == "{", nodes, at, seen=frozenset() if unique else None)
+                mode = "k" if char == "{" else "v"
+            elif char in "}]" and frame is not None:
+                piece = bytes(text[frame.start :]) + data[max(frame.start - base, 0) : at + 1 - base]
+                frame, mode = self._close(frame.parent, frame.start, piece, frame.nodes), "a"
+            elif char == "," and frame is not None:
+                frame, mode = frame._replace(index=frame.index + 1), "k" if frame.is_object else "v"
+            elif char == ":":
+                mode = "v"
+            elif char == '"':
+                mode, start = "S" if mode == "k" else "s", at
+            else:
+                mode, start = "n", at
+        return _Place(frame, mode, start, escaped)
+
+    def _nodes(self, frame: _Frame | None) -> tuple:
+        """What obliges the value that begins in `frame`."""
+        checks = self._grammar.checks
+        if frame is None:
+            return checks.root
+        if not frame.nodes:
+            return ()
+        if frame.is_object:
+            return checks.property(frame.nodes, frame.key or "")
+        return checks.item(frame.nodes, frame.index)
+
+    def _close(self, frame: _Frame | None, start: int, piece: bytes, nodes: tuple | None = None) -> _Frame | None:
+        """A value in `frame` is complete; returns the frame after it."""
+        checks = self._grammar.checks
+        due = checks.due(self._nodes(frame) if nodes is None else nodes)
+        unique = frame is not None and frame.seen is not None
+        if not due and not unique:
+            return frame
+        value = json.loads(piece)
+        if due and not checks.valid(due, value):
+            raise _WrongValueError(start)
+        if frame is not None and frame.seen is not None:
+            key = canonical(value)
+            if key in frame.seen:
+                raise _WrongValueError(start)
+            frame = frame._replace(seen=frame.seen | {key})
+        return frame

@@ -1,0 +1,59 @@
+"""JSON schemas made ready for a grammar: rewritten into what the grammar library states exactly, or refused.
+
+`normalise` reads a schema of any draft, compiles it to shapes and writes it down again. Keywords that no grammar
+states are left out of the result and named in `Normalised.residual`; grammar/residual.py checks those while the
+text is generated. Pure host code: must not know tokens, requests or the grammar library.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from radixlang.grammar.errors import GrammarError
+from radixlang.grammar.schema.compile import Compiler
+from radixlang.grammar.schema.document import Document, Node
+from radixlang.grammar.schema.emit import Emitter
+from radixlang.grammar.schema.obligations import Obligations
+
+__all__ = ["Normalised", "Obligations", "Residual", "normalise"]
+
+
+class Residual(NamedTuple):
+    """A keyword that the rewritten schema does not state: where it stands in the original, and its subschema."""
+
+    pointer: str
+    keyword: str
+    schema: Any
+
+
+class Normalised(NamedTuple):
+    """`schema` allows every value of the original; exactly those where `residual` is empty.
+
+    `checks` says which values to validate while they are generated; None where nothing is left to check.
+    """
+
+    schema: Any
+    residual: tuple[Residual, ...]
+    warnings: tuple[str, ...]
+    checks: Obligations | None
+
+
+def normalise(schema: Any) -> Normalised:
+    """Rewrite a JSON schema (draft 4, 6, 7, 2019-09 or 2020-12) for the grammar library.
+
+    Key order, and so the order in which properties are generated, is that of the schema.
+
+    Raises:
+        GrammarError: malformed, too large, dangling references, or no finite value; names pointer and keyword.
+    """
+    document = Document(schema)
+    compiler = Compiler(document)
+    emitter = Emitter(compiler)
+    try:
+        written = emitter.write(compiler.state(document.root))
+    except RecursionError:
+        raise GrammarError("its references are nested too deeply; shorten the chain of $ref.", pointer="") from None
+    nodes: dict[Node, None] = dict.fromkeys(node for node, _ in emitter.notes)
+    residual = tuple(Residual(node.pointer, keyword, node.schema) for node, keyword in emitter.notes)
+    checks = Obligations(compiler, nodes) if residual else None
+    return Normalised(written, residual, tuple(compiler.warnings), checks)

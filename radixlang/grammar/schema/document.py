@@ -1,0 +1,274 @@
+"""A JSON schema as its author wrote it: draft, limits, base URIs, anchors, and where each reference points.
+
+Gives every subschema an identity (`Node`) and a validator of its own. Knows the drafts' differences in how a
+schema is *read*; must not know what its keywords mean (compile.py) or how grammars are stated (emit.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote, unquote, urldefrag, urljoin
+
+import jsonschema_rs
+
+from radixlang.grammar.errors import GrammarError
+
+MAX_DEPTH = 100  # nesting of the schema's JSON; libraries behind us recurse on it
+MAX_NODES = 50_000  # JSON values in the schema
+MAX_CHARS = 2_000_000  # characters of its keys and strings
+
+_ROOT = "json-schema:///schema"
+_DRAFTS = {
+    "http://json-schema.org/draft-04/schema": 4,
+    "http://json-schema.org/draft-06/schema": 6,
+    "http://json-schema.org/draft-07/schema": 7,
+    "https://json-schema.org/draft/2019-09/schema": 2019,
+    "https://json-schema.org/draft/2020-12/schema": 2020,
+}
+_URIS = {draft: uri + ("#" if draft < 2019 else "") for uri, draft in reversed(_DRAFTS.items())}
+_VALIDATORS: dict[int, Any] = {
+    4: jsonschema_rs.Draft4Validator,
+    6: jsonschema_rs.Draft6Validator,
+    7: jsonschema_rs.Draft7Validator,
+    2019: jsonschema_rs.Draft201909Validator,
+    2020: jsonschema_rs.Draft202012Validator,
+}
+# Keywords whose value is a schema, a list of schemas, a mapping to schemas; some may be either of the first two.
+_ONE = ("additionalProperties", "additionalItems", "not", "if", "then", "else", "contains", "propertyNames",
+        "unevaluatedProperties", "unevaluatedItems", "items")  # fmt: skip
+_LIST = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+_MAP = ("properties", "patternProperties", "definitions", "$defs", "dependentSchemas", "dependencies")
+
+
+class Node:
+    """One subschema of a document; compared by identity. `base` is the URI that its references resolve against."""
+
+    __slots__ = ("base", "document", "draft", "memo", "pointer", "schema")
+
+    def __init__(self, document: Document, schema: Any, pointer: str, base: str, draft: int) -> None:
+        self.document, self.schema, self.pointer, self.base, self.draft = document, schema, pointer, base, draft
+        self.memo: Any = None  # what compile.py keeps of it
+
+    def child(self, *path: str | int) -> Node:
+        """The subschema at `path` below this one."""
+        value = self.schema
+        for step in path:
+            value = value[step]
+        pointer = self.pointer + "".join("/" + escape(str(step)) for step in path)
+        return self.document.node(value, pointer, self.base, self.draft)
+
+    def __repr__(self) -> str:
+        return f"Node(#{self.pointer})"
+
+
+class Document:
+    """The schema, and the nodes found in it so far.
+
+    Raises:
+        GrammarError: too deep, too large, or not a schema of its draft.
+    """
+
+    def __init__(self, schema: Any) -> None:
+        if not isinstance(schema, dict | bool):
+            raise GrammarError("a schema must be an object, true or false.", pointer="")
+        names_resources = _check_size(schema)
+        self.schema = schema
+        self.draft = self._find_draft()
+        self._nodes: dict[int, Node] = {}
+        self._resources: dict[str, Node] = {}
+        self._anchors: dict[tuple[str, str], Node] = {}
+        self._dynamic: dict[str, list[Node]] = {}
+        self._registry: Any = None
+        self.root = self.node(schema, "", _ROOT, self.draft)
+        self._resources[self.root.base] = self.root
+        self._resources.setdefault(_ROOT, self.root)
+        if names_resources:
+            self._index()
+
+    def node(self, schema: Any, pointer: str, base: str, draft: int) -> Node:
+        """The node of the subschema `schema` found at `pointer`; the same object for the same subschema."""
+        if isinstance(schema, bool):
+            return Node(self, schema, pointer, base, draft)
+        found = self._nodes.get(id(schema))
+        if found is None:
+            if not isinstance(schema, dict):
+                raise GrammarError("a schema must be an object, true or false.", pointer=pointer)
+            ident = schema.get("id" if draft == 4 else "$id")
+            if isinstance(ident, str) and not ident.startswith("#") and not (draft < 2019 and "$ref" in schema):
+                draft = _draft_of(schema, draft)  # only a resource of its own may be of another draft
+                base = urljoin(base, urldefrag(ident)[0])
+            found = self._nodes[id(schema)] = Node(self, schema, pointer, base, draft)
+        return found
+
+    def resolve(self, node: Node, keyword: str = "$ref") -> Node:
+        """The node that `node`'s `$ref` (or another keyword) names.
+
+        Raises:
+            GrammarError: nothing is there; schemas are never fetched over the network.
+        """
+        reference = node.schema[keyword]
+        uri, fragment = urldefrag(urljoin(node.base, reference) if reference else node.base)
+        if reference.startswith("#"):
+            uri, fragment = node.base, reference[1:]
+        resource = self._resources.get(uri)
+        if resource is None:
+            raise GrammarError(
+                f"the reference {reference!r} names a schema outside of this document; put it into $defs.",
+                pointer=node.pointer,
+                keyword=keyword,
+            )
+        fragment = unquote(fragment)
+        if fragment and not fragment.startswith("/"):
+            found = self._anchors.get((uri, fragment))
+        else:
+            found = self._walk(resource, fragment)
+        if found is None:
+            raise GrammarError(f"the reference {reference!r} points nowhere.", pointer=node.pointer, keyword=keyword)
+        return found
+
+    def resolve_dynamic(self, node: Node) -> Node | None:
+        """The target of `$dynamicRef` or `$recursiveRef` where it does not depend on the dynamic scope, else None."""
+        if "$recursiveRef" in node.schema:
+            flagged = [n for n in self._dynamic.get("", []) if n.schema.get("$recursiveAnchor") is True]
+            if flagged and len(self._resources) > 2:
+                return None
+            return self._resources.get(node.base, self.root)
+        target = self.resolve(node, "$dynamicRef")
+        name = target.schema.get("$dynamicAnchor") if isinstance(target.schema, dict) else None
+        fragment = urldefrag(node.schema["$dynamicRef"])[1]
+        if name == fragment and len(self._dynamic.get(fragment, [])) > 1:
+            return None
+        return target
+
+    def validator(self, node: Node) -> Any:
+        """A jsonschema-rs validator of the node alone; `format` is asserted in every draft."""
+        make = _VALIDATORS[node.draft]
+        if node is self.root or not isinstance(node.schema, dict):
+            return make(node.schema, validate_formats=True)
+        if self._registry is None:
+            self._registry = jsonschema_rs.Registry([(self.root.base, self.schema)])
+        place = f"{self.root.base}#{quote(node.pointer, safe='/~')}"
+        return make({"$ref": place}, registry=self._registry, validate_formats=True)
+
+    def _walk(self, resource: Node, fragment: str) -> Node | None:
+        value, pointer, base, draft = resource.schema, resource.pointer, resource.base, resource.draft
+        if not fragment:
+            return resource
+        for step in fragment[1:].split("/"):
+            step = step.replace("~1", "/").replace("~0", "~")
+            if isinstance(value, dict) and step in value:
+                value = value[step]
+            elif isinstance(value, list) and step.isascii() and step.isdigit() and int(step) < len(value):
+                value = value[int(step)]
+            else:
+                return None
+            pointer += "/" + escape(step)
+            known = self._nodes.get(id(value))
+            if known is not None:
+                base, draft = known.base, known.draft
+        return self.node(value, pointer, base, draft)
+
+    def _index(self) -> None:
+        """Find the resources and anchors of all subschemas; only documents that name some need it."""
+        stack = [self.root]
+        while stack:
+            node = stack.pop()
+            schema = node.schema
+            if not isinstance(schema, dict):
+                continue
+            ident = schema.get("id" if node.draft == 4 else "$id")
+            if isinstance(ident, str) and not (node.draft < 2019 and "$ref" in schema):
+                if ident.startswith("#") and len(ident) > 1:
+                    self._anchors.setdefault((node.base, ident[1:]), node)
+                else:
+                    self._resources.setdefault(node.base, node)
+            for keyword in ("$anchor", "$dynamicAnchor"):
+                if isinstance(schema.get(keyword), str) and node.draft >= 2019:
+                    self._anchors.setdefault((node.base, schema[keyword]), node)
+            if isinstance(schema.get("$dynamicAnchor"), str):
+                self._dynamic.setdefault(schema["$dynamicAnchor"], []).append(node)
+            if "$recursiveAnchor" in schema:
+                self._dynamic.setdefault("", []).append(node)
+            stack.extend(children(node))
+
+    def _find_draft(self) -> int:
+        """The draft that `$schema` names; without one, the newest in which the schema is well formed."""
+        stated = _draft_of(self.schema, 0)
+        if isinstance(self.schema, bool):
+            return 2020
+        for draft in [stated] if stated else _URIS:
+            problem = self._malformed(draft)
+            if problem is None:
+                return draft
+            first = problem if stated or draft == 2020 else first
+        raise first
+
+    def _malformed(self, draft: int) -> GrammarError | None:
+        try:
+            jsonschema_rs.meta.validate({**self.schema, "$schema": _URIS[draft]})
+        except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
+            path = [str(step) for step in getattr(error, "instance_path", [])]
+            sentence = str(getattr(error, "message", error)).split("\n")[0][:200]
+            pointer = "".join("/" + escape(step) for step in path[:-1])
+            return GrammarError(
+                f"the schema is malformed: {sentence}.", pointer=pointer, keyword=path[-1] if path else None
+            )
+        return None
+
+
+def children(node: Node) -> Iterator[Node]:
+    """The subschemas directly below a node, wherever its draft keeps some."""
+    schema = node.schema
+    for keyword in _ONE:
+        if isinstance(schema.get(keyword), dict | bool):
+            yield node.child(keyword)
+    for keyword in _LIST:
+        if isinstance(schema.get(keyword), list):
+            for index in range(len(schema[keyword])):
+                yield node.child(keyword, index)
+    for keyword in _MAP:
+        if isinstance(schema.get(keyword), dict):
+            for name, value in schema[keyword].items():
+                if isinstance(value, dict | bool):
+                    yield node.child(keyword, name)
+
+
+def escape(step: str) -> str:
+    """One step of a JSON pointer."""
+    return step.replace("~", "~0").replace("/", "~1")
+
+
+def _draft_of(schema: Any, default: int) -> int:
+    name = schema.get("$schema") if isinstance(schema, dict) else None
+    return _DRAFTS.get(name.rstrip("#"), default) if isinstance(name, str) else default
+
+
+def _check_size(schema: Any) -> bool:
+    """Enforce the limits without recursion; says whether any subschema may name itself (id or anchor)."""
+    nodes = chars = depth = 0
+    named = False
+    level = [schema]
+    while level:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise GrammarError(f"it is nested more than {MAX_DEPTH} levels deep; use $ref to flatten it.", pointer="")
+        below: list[Any] = []
+        for value in level:
+            if isinstance(value, dict):
+                for key in value:
+                    chars += len(key)
+                    if key in ("$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor"):
+                        named = True
+                below.extend(value.values())
+            elif isinstance(value, list):
+                below.extend(value)
+            elif isinstance(value, str):
+                chars += len(value)
+        nodes += len(level)
+        if nodes > MAX_NODES or chars > MAX_CHARS:
+            raise GrammarError(
+                f"it is too large (limits: {MAX_NODES:,} values and {MAX_CHARS:,} characters).", pointer=""
+            )
+        level = below
+    return named
