@@ -252,6 +252,8 @@ class ReasoningParser:
                 self._say(head + "<|message|>")
             elif analysis:
                 self._mark(head + "<|message|>")
+            if analysis and not self.verbatim:
+                yield from r.skip_space()
             sink = self._think if analysis else self._say
             end = yield from r.until(("<|end|>", "<|call|>", "<|return|>"), sink)
             self._space = ""

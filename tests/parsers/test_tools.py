@@ -314,3 +314,11 @@ def test_plain_calls(engine) -> None:
         jsonschema.validate([{"name": "clock", "parameters": {"root": 1}}], schema)
     engine.compile(GrammarSpec("json_schema", json.dumps(schema)))
     assert calls_schema([CLOCK], parallel=False)["maxItems"] == 1
+
+
+@pytest.mark.parametrize("sample", [s for s in SAMPLES if s.strict and "metric" in s.text], ids=lambda s: s.syntax)
+def test_tags_hold_calls_in_free_text_to_the_schema(sample: Sample, engine, tokenizer) -> None:
+    grammar = compiled(engine, syntax_of(sample.syntax), TOOLS)
+    assert not accepted(grammar, tokenizer, sample.text.replace("metric", "kelvin"))
+    unknown = accepted(grammar, tokenizer, sample.text.replace("get_weather", "get_water"))
+    assert unknown == (sample.syntax == "pythonic")  # there it is text like any other

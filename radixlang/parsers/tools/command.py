@@ -12,6 +12,7 @@ from radixlang.parsers.tools.syntax import (
     Tool,
     const,
     either,
+    not_beginning,
     quoted,
     read_json_calls,
     schema_format,
@@ -27,6 +28,7 @@ class Command(Syntax):
     triggers = (ACTION, *(mark for pair in ANSWERS for mark in pair))
     section = (f"{ACTION}[", "]<|END_ACTION|>")
     separator = ", "
+    marked = False
 
     def read_calls(self, r: Reader, out: Output, trigger: str) -> Steps[bool]:
         r.at += len(trigger)
@@ -49,4 +51,5 @@ class Command(Syntax):
         if at_least_one:
             return calls
         text: Format = {"type": "any_text"}
-        return either(calls, *(tag(begin, text, end) for begin, end in ANSWERS), text)
+        answers = [tag(begin, text, end) for begin, end in ANSWERS]
+        return either(calls, *answers, not_beginning([ACTION, *(begin for begin, _ in ANSWERS)]))

@@ -26,6 +26,7 @@ class Harmony(Syntax):
     """A message of the channel `commentary` with a recipient is a call. Other marks are dropped, what stands
     between them is text; thoughts are the reasoning parser's matter."""
 
+    marked = False
     triggers = ("<|channel|>", "<|start|>assistant", "<|end|>", "<|call|>", "<|return|>")
 
     def read_calls(self, r: Reader, out: Output, trigger: str) -> Steps[bool]:

@@ -26,6 +26,7 @@ TAG = "<|python_tag|>"
 class Llama3(Syntax):
     triggers = (TAG,)
     separator = "; "
+    marked = False
 
     def read(self, r: Reader, out: Output) -> Steps[None]:
         yield from r.skip_space()

@@ -12,8 +12,7 @@ END = "</parameter>"
 
 class MiniMax(Syntax):
     triggers = ("<minimax:tool_call>",)
-    section = ("<minimax:tool_call>\n", "\n</minimax:tool_call>")
-    separator = "\n"
+    section = ("<minimax:tool_call>\n", "</minimax:tool_call>")
 
     def read_calls(self, r: Reader, out: Output, trigger: str) -> Steps[bool]:
         r.at += len(trigger)
@@ -37,7 +36,7 @@ class MiniMax(Syntax):
 
     def tag(self, tool: Tool) -> Format:
         parameters = parameter_formats(tool.parameters, lambda key: f'<parameter name="{key}">', END, "\n")
-        return tag(f'<invoke name="{tool.name}">\n', sequence(*parameters), "</invoke>")
+        return tag(f'<invoke name="{tool.name}">\n', sequence(*parameters), "</invoke>\n")
 
     def states(self, tool: Tool) -> bool:
         return is_plain(tool.parameters)

@@ -36,8 +36,7 @@ MAX_OPTIONAL = 16
 
 class Pythonic(Syntax):
     triggers = ("<|python_start|>", "<|python_tag|>")
-    section = ("[", "]")
-    separator = ", "
+    marked = False
 
     def read(self, r: Reader, out: Output) -> Steps[None]:
         yield from r.skip_space()
@@ -91,7 +90,12 @@ class Pythonic(Syntax):
 
     def structural_tag(self, tools: Sequence[Tool], at_least_one: bool = False, parallel: bool = True) -> Format:
         """An answer is either a list of calls or text."""
-        calls = super().structural_tag(tools, True, parallel)
+        tags = [self.tag(tool) for tool in tools]
+        # The bracket belongs to the first call: text is told from a list of calls by both together.
+        first = either(*(one | {"begin": "[" + one["begin"]} for one in tags))
+        more = {"type": "tags_with_separator", "tags": tags, "separator": ", ", "at_least_one": True}
+        rest = either(sequence(const(", "), more), const(""))
+        calls = sequence(first, rest, const("]")) if parallel else sequence(first, const("]"))
         return calls if at_least_one else either(calls, not_beginning([f"[{tool.name}(" for tool in tools]))
 
 

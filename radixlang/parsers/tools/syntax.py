@@ -132,6 +132,9 @@ class Syntax:
     separator: str = ""
     """what stands between two calls"""
 
+    marked: ClassVar[bool] = True
+    """an answer with calls begins with text or `triggers[0]`, and everything that does is free or a call"""
+
     def read_calls(self, r: Reader, out: Output, trigger: str) -> Steps[bool]:
         """Read the calls at `r.at`, where `trigger` stands, and go behind them. False: there is none."""
         raise NotImplementedError
