@@ -1,6 +1,6 @@
 """JSON schemas: ours beside the bare grammar libraries, on labelled real schemas and the official test suite.
 
-    python -m benchmarks.schemas --data ../shared/data/json_schemas [--tokenizer DIR_OR_NAME] [--engines ours,llguidance]
+    python -m benchmarks.schemas --data ../shared/data/json_schemas [--tokenizer MODEL]
 
 An instance counts as accepted when every token of its text is in the mask at its place and the text may end there.
 Texts use the separators `, ` and `: ` for every engine. Since an engine may fix the order of keys, a wrong reject
@@ -43,6 +43,8 @@ class Llguidance:
         self.limits = llguidance.LLParserLimits(verbose_errors=False)
 
     def compile(self, schema: Any) -> tuple[Any, Normalised | None]:
+        if isinstance(schema, bool):
+            schema = {} if schema else {"enum": []}
         text = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=OPTIONS)
         matcher = llguidance.LLMatcher(self.tokenizer, text, limits=self.limits)
         if matcher.is_error():
@@ -179,7 +181,9 @@ def suite(name: str, engine: Any, lines: list[dict[str, Any]], verbose: bool) ->
             if verdict != test["valid"]:
                 accepts, rejects = accepts + verdict, rejects + (not verdict)
                 if verbose:
-                    print(f"  {name} {verdict} {line['keyword']}, {line['description']}: {dumps(test['data'])[:100]}")
+                    print(
+                        f"  {name} {verdict} {line['keyword']}, {line['description']}: {dumps(test['data'])[:100]}"
+                    )
     return (
         f"| {name} | {100 * handled / count:.1f} % of {count} | {100 * exact / count:.1f} % "
         f"| {accepts} / {negative} | {rejects} / {positive} |"
@@ -191,7 +195,7 @@ class _Bytes:
 
     eos_token_id, bos_token_id = 256, None
     tokens = [bytes([i]) for i in range(256)] + [b"\xff[256]"]
-    special_token_ids = [256]
+    special_token_ids = (256,)
 
     def __call__(self, text: str | bytes) -> list[int]:
         return list(text.encode() if isinstance(text, str) else text)
@@ -199,16 +203,18 @@ class _Bytes:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder with schemas.jsonl and test_suite_*.jsonl")
-    parser.add_argument("--tokenizer", help="path of a tokenizer.json; bytes without it")
+    parser.add_argument(
+        "--data", type=Path, required=True, help="folder with schemas.jsonl and test_suite_*.jsonl"
+    )
+    parser.add_argument("--tokenizer", help="a model: GGUF file or folder; single bytes without it")
     parser.add_argument("--engines", default="ours,llguidance")
     parser.add_argument("--limit", type=int, default=None)
     parser.add_argument("--verbose", action="store_true", help="print every refusal and every wrong verdict")
     args = parser.parse_args()
     if args.tokenizer:
-        from tokenizers import Tokenizer
+        from radixlang.text.tokenizer import load_tokenizer
 
-        library = Tokenizer.from_file(args.tokenizer)
+        library = load_tokenizer(args.tokenizer).backend
         tokenizer = llguidance.LLTokenizer(library.to_str())
         encode: Callable[[str], list[int]] = lambda text: library.encode(text, add_special_tokens=False).ids  # noqa: E731
     else:
@@ -220,13 +226,16 @@ def main() -> None:
     for path in sorted(args.data.glob("*schemas*.jsonl")):
         lines = [json.loads(line) for line in path.read_text().strip().split("\n")][: args.limit]
         print(f"\n{path.name}: {len(lines)} schemas; times p50 / p90 / p99 / max\n")
-        print("| engine | compiles | exact | fully right | wrong accepts | wrong rejects | compile ms | of it ours ms "
+        print("| engine | compiles | exact | fully right | wrong accepts | wrong rejects | compile ms | ours ms "
               "| mask µs |\n|" + " --- |" * 9)  # fmt: skip
         for name, engine in engines.items():
             print(real(name, engine, lines, args.verbose))
     for path in sorted(args.data.glob("test_suite*.jsonl")):
         lines = [json.loads(line) for line in path.read_text().strip().split("\n")]
-        print(f"\n{path.name}, core groups\n\n| engine | handled | exact | wrong accepts | wrong rejects |\n|" + " --- |" * 5)
+        print(
+            f"\n{path.name}, core groups\n\n| engine | handled | exact | wrong accepts | wrong rejects |\n|"
+            + " --- |" * 5
+        )
         for name, engine in engines.items():
             print(suite(name, engine, lines, args.verbose))
 

@@ -10,12 +10,16 @@ byte, or for a number the byte after it) is refused by `accept`; from then on `f
 
 `backtrack` undoes tokens where no other choice is left, or where the same value has failed several times over; it
 goes back further each time, and gives up with a GrammarFailure when its budget is spent.
+
+Numbers too large for a double (`1e999`) are vetoed as well, at the digit that makes them so: grammars allow any
+exponent, and readers turn such numbers into infinity. That alone is worth wrapping a grammar (`checks=None`).
 Knows JSON text and tokens; must not know schemas (schema/obligations.py says what applies where).
 """
 
 from __future__ import annotations
 
 import json
+import math
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -69,7 +73,7 @@ class _Frame(NamedTuple):
     is_object: bool
     nodes: tuple
     start: int
-    index: int = 0
+    at: int = 0
     key: str | None = None
     seen: frozenset | None = None
 
@@ -102,7 +106,8 @@ class _Step(NamedTuple):
 class ResidualGrammar:
     """A grammar whose texts are also validated; immutable, shared between threads like the one it wraps."""
 
-    def __init__(self, inner: Inner, checks: Obligations, vocabulary: Tokens) -> None:
+    def __init__(self, inner: Inner, checks: Obligations | None, vocabulary: Tokens) -> None:
+        """`checks`: what to validate (Normalised.checks); None: nothing but the size of numbers."""
         self.inner, self.checks, self.vocabulary = inner, checks, vocabulary
 
     @property
@@ -157,19 +162,18 @@ class ResidualState:
     def accept(self, token: int) -> bool:
         """Take a token. False: it is not allowed or completes a wrong value; nothing has changed."""
         self._vetoed_value = None
-        here = self._vetoed.setdefault(len(self._steps), set())
-        if token in here:
+        if token in self._vetoed.get(len(self._steps), ()):
             return False
         if token in self._grammar.vocabulary.eos_ids:
             if not self._may_end():
-                here.add(token)
+                self._veto(token)
                 return False
             return self._inner.accept(token)
         data = self._grammar.vocabulary.tokens[token]
         try:
             place = self._scan(self._place, data)
         except _WrongValueError as wrong:
-            here.add(token)
+            self._veto(token)
             self._failures[wrong.start] = self._failures.get(wrong.start, 0) + 1
             self._vetoed_value = wrong.start
             return False
@@ -206,8 +210,12 @@ class ResidualState:
             self._failures[value] = 0
         undone, token = len(self._steps) - target, self._steps[target].token
         self.rollback(undone)
-        self._vetoed.setdefault(target, set()).add(token)
+        self._veto(token)
         return undone
+
+    def _veto(self, token: int) -> None:
+        """Leave the token out of the masks at this place."""
+        self._vetoed.setdefault(len(self._steps), set()).add(token)
 
     def _others(self) -> bool:
         """Whether the mask has a token left."""
@@ -276,6 +284,8 @@ class ResidualState:
     def _scan(self, place: _Place, data: bytes) -> _Place:
         """The place after `data`, which is appended to the text read so far."""
         frame, mode, start, escaped = place
+        if mode in "sS" and not escaped and b'"' not in data and b"\\" not in data:
+            return place
         text = self._text
         base = len(text)
         for at, byte in enumerate(data, base):
@@ -295,42 +305,50 @@ class ResidualState:
                 if byte not in _ENDS_SCALAR:
                     continue
                 piece = bytes(text[start:]) + data[max(start - base, 0) : at - base]
+                _check_finite(piece, start)
                 frame, mode = self._close(frame, start, piece), "a"
             if byte in _SPACE:
                 continue
             char = chr(byte)
             if char in "{[":
                 nodes = self._nodes(frame)
-                unique = char == "[" and self._grammar.checks.unique(nodes)
+                checks = self._grammar.checks
+                unique = char == "[" and checks is not None and checks.unique(nodes)
                 frame = _Frame(frame, char == "{", nodes, at, seen=frozenset() if unique else None)
                 mode = "k" if char == "{" else "v"
             elif char in "}]" and frame is not None:
                 piece = bytes(text[frame.start :]) + data[max(frame.start - base, 0) : at + 1 - base]
                 frame, mode = self._close(frame.parent, frame.start, piece, frame.nodes), "a"
             elif char == "," and frame is not None:
-                frame, mode = frame._replace(index=frame.index + 1), "k" if frame.is_object else "v"
+                frame, mode = frame._replace(at=frame.at + 1), "k" if frame.is_object else "v"
             elif char == ":":
                 mode = "v"
             elif char == '"':
                 mode, start = "S" if mode == "k" else "s", at
             else:
                 mode, start = "n", at
+        if mode == "n":
+            _check_finite(bytes(text[start:]) + data[max(start - base, 0) :], start)
         return _Place(frame, mode, start, escaped)
 
     def _nodes(self, frame: _Frame | None) -> tuple:
         """What obliges the value that begins in `frame`."""
         checks = self._grammar.checks
+        if checks is None:
+            return ()
         if frame is None:
             return checks.root
         if not frame.nodes:
             return ()
         if frame.is_object:
             return checks.property(frame.nodes, frame.key or "")
-        return checks.item(frame.nodes, frame.index)
+        return checks.item(frame.nodes, frame.at)
 
     def _close(self, frame: _Frame | None, start: int, piece: bytes, nodes: tuple | None = None) -> _Frame | None:
         """A value in `frame` is complete; returns the frame after it."""
         checks = self._grammar.checks
+        if checks is None:
+            return frame
         due = checks.due(self._nodes(frame) if nodes is None else nodes)
         unique = frame is not None and frame.seen is not None
         if not due and not unique:
@@ -344,3 +362,10 @@ class ResidualState:
                 raise _WrongValueError(start)
             frame = frame._replace(seen=frame.seen | {key})
         return frame
+
+
+def _check_finite(piece: bytes, start: int) -> None:
+    """Refuse a number, or the beginning of one, that no double holds; more digits would not make it smaller."""
+    if (len(piece) > 300 or b"e" in piece or b"E" in piece) and piece[-1:].isdigit():
+        if not math.isfinite(float(piece)):
+            raise _WrongValueError(start)

@@ -1,4 +1,4 @@
-"""The residual check over a real grammar: vetoes, backtracking, rollback, copies, numbers at the end of a value."""
+"""The residual check over a real grammar: vetoes, backtracking, rollback, copies, numbers at the end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Vocabulary:
 class _Tokenizer:
     eos_token_id, bos_token_id = EOS, None
     tokens = [bytes([i]) for i in range(256)] + [b"\xff[256]"] + PAIRS
-    special_token_ids = [EOS]
+    special_token_ids = (EOS,)
 
     def __call__(self, text: str | bytes) -> list[int]:
         return list(text.encode() if isinstance(text, str) else text)
@@ -164,7 +164,9 @@ def test_rollback_and_copy_restore_the_check() -> None:
 
 def test_a_dead_end_is_undone_and_not_entered_again() -> None:
     # After [1, 1 only a comma may follow, and it is vetoed: the second 1 must be taken back.
-    state = start({"type": "array", "uniqueItems": True, "minItems": 3, "maxItems": 3, "items": {"enum": [1, 2, 3]}})
+    state = start(
+        {"type": "array", "uniqueItems": True, "minItems": 3, "maxItems": 3, "items": {"enum": [1, 2, 3]}}
+    )
     rng, tokens = random.Random(5), 0
     for _ in range(200):
         choice = sorted(allowed(state))
@@ -198,7 +200,8 @@ def test_the_budget_ends_in_a_clear_failure() -> None:
     "schema",
     [
         {"type": "array", "uniqueItems": True, "maxItems": 4, "items": {"enum": [1, "a", None, True]}},
-        {"type": "array", "contains": {"type": "string"}, "minContains": 2, "items": {"enum": ["x", 1]}, "maxItems": 5},
+        {"contains": {"type": "string"}, "minContains": 2, "type": "array", "items": {"enum": ["x", 1]},
+         "maxItems": 4},
         {"type": "object", "properties": {"k": {"type": "integer", "minimum": 0, "maximum": 99}},
          "required": ["k"], "not": {"properties": {"k": {"multipleOf": 3}}}, "additionalProperties": False},
     ],
@@ -222,6 +225,15 @@ def test_walks_end_valid(schema: Any) -> None:
 
 
 def test_forced_tokens_stop_before_a_wrong_value() -> None:
-    state = start({"type": "array", "uniqueItems": True, "minItems": 2, "maxItems": 2, "items": {"enum": ["aaaa"]}})
+    state = start(
+        {"type": "array", "uniqueItems": True, "minItems": 2, "maxItems": 2, "items": {"enum": ["aaaa"]}}
+    )
     assert feed(state, '["aaaa", "a') == len('["aaaa", "a')
     assert bytes(b"".join(Vocabulary.tokens[t] for t in state.forced())) in (b"aaa", b"aa", b"a", b"")
+
+
+def test_numbers_stay_within_a_double() -> None:
+    cases = [("[1e308, 1e30", 12), ("[1e309", 5), ("[0.1e308]", 9), ("[1e-999]", 8), ('{"a1e999": 1}', 13)]
+    for text, count in cases:
+        state = ResidualGrammar(LibraryGrammar({}), None, Vocabulary()).start()
+        assert feed(state, text) == count, text

@@ -52,7 +52,9 @@ def normalise(schema: Any) -> Normalised:
     try:
         written = emitter.write(compiler.state(document.root))
     except RecursionError:
-        raise GrammarError("its references are nested too deeply; shorten the chain of $ref.", pointer="") from None
+        raise GrammarError(
+            "its references are nested too deeply; shorten the chain of $ref.", pointer=""
+        ) from None
     nodes: dict[Node, None] = dict.fromkeys(node for node, _ in emitter.notes)
     residual = tuple(Residual(node.pointer, keyword, node.schema) for node, keyword in emitter.notes)
     checks = Obligations(compiler, nodes) if residual else None

@@ -1,8 +1,8 @@
 """From subschemas to shapes: every keyword's meaning, its negation, and the ways to fulfil several at once.
 
-A state is a conjunction of subschemas that hold or fail (terms.State). `Compiler.expand` turns one into the list of
-shapes whose union it is; child values get states of their own, so references may recurse as they like and siblings
-of references are nothing special. A keyword that no grammar states is left out and noted in the term.
+A state is a conjunction of subschemas that hold or fail (terms.State). `Compiler.expand` turns one into the
+list of shapes whose union it is; child values get states of their own, so references may recurse as they like
+and siblings of references are nothing special. A keyword that no grammar states is left out and noted in the term.
 Knows the keywords; must not know how shapes are written down (emit.py).
 """
 
@@ -15,19 +15,21 @@ from radixlang.grammar.errors import GrammarError
 from radixlang.grammar.schema import formats, pattern
 from radixlang.grammar.schema.document import Document, Node
 from radixlang.grammar.schema.keywords import asserted
+from radixlang.grammar.schema.negation import failures
 from radixlang.grammar.schema.terms import (
     ANYTHING,
     BOOLEAN,
     NULL,
     TYPES,
+    Alternative,
     Arr,
     Contains,
+    Item,
     Literal,
     Note,
     Num,
     Obj,
     Part,
-    Plain,
     Shape,
     State,
     Str,
@@ -35,16 +37,15 @@ from radixlang.grammar.schema.terms import (
     join,
     meet,
     no_number,
+    noted,
     type_of,
+    whole,
 )
 
 MAX_ALTERNATIVES = 48  # shapes of one state
 MAX_STEPS = 1_000  # conjunctions tried for one state
 MAX_STATES = 20_000  # states of one schema
-MAX_HOLES = 64  # numbers or strings excluded one by one
-
-Item = Literal | Shape
-Alternative = tuple[Item, ...]
+MAX_HOPS = 1_000  # references that only lead to another one
 
 
 class Choice(NamedTuple):
@@ -88,7 +89,12 @@ class Compiler:
         return ((self._never, True),)
 
     def state(self, node: Node, positive: bool = True) -> State:
-        """The state of one subschema, `()` or `never` where it is that plain."""
+        """The state of one subschema, `()` or `never` where it is that plain; what only refers is followed."""
+        first, hops = node, 0
+        while isinstance(node.schema, dict) and "$ref" in node.schema and len(self.keywords(node)) == 1:
+            node, hops = self.document.resolve(node), hops + 1
+            if node is first or hops > MAX_HOPS:
+                raise GrammarError("the reference leads back to itself.", pointer=first.pointer, keyword="$ref")
         if isinstance(node.schema, bool) or not node.schema:
             return () if bool(node.schema is not False) == positive else self.never
         return ((node, positive),)
@@ -113,7 +119,7 @@ class Compiler:
         return found
 
     def is_empty(self, state: State) -> bool:
-        """Whether no finite value can fulfil the state, as far as its shapes tell; recursion counts as possible."""
+        """Whether no value can fulfil the state, as far as its shapes tell; recursion counts as possible."""
         if not state:
             return False
         key = frozenset(state)
@@ -128,7 +134,9 @@ class Compiler:
 
     def _is_empty_term(self, term: Any) -> bool:
         if isinstance(term, Arr):
-            return any(self.is_empty(self.item(term, index)) for index in range(min(term.low, len(term.prefix) + 1)))
+            return any(
+                self.is_empty(self.item(term, index)) for index in range(min(term.low, len(term.prefix) + 1))
+            )
         if isinstance(term, Obj):
             return any(self.is_empty(self.value(term, name)) for name in term.required)
         if isinstance(term, Str) and len(term.terms) > 1:
@@ -187,7 +195,13 @@ class Compiler:
         )
 
     def _conjunction(
-        self, todo: list[Item], taken: list[Literal], shape: Shape, choices: list[Choice], out: list[Shape], lossy: int
+        self,
+        todo: list[Item],
+        taken: list[Literal],
+        shape: Shape,
+        choices: list[Choice],
+        out: list[Shape],
+        lossy: int,
     ) -> None:
         """Collect what all of `todo` says, then branch on the first choice left."""
         self._steps += 1
@@ -240,7 +254,7 @@ class Compiler:
             self._conjunction(list(alternative), taken, shape, rest, out, lossy)
 
     def _finite(self, values: list[Any], literals: list[Literal], out: list[Shape]) -> None:
-        """An enum beside whatever else: each value is tried on all subschemas taken so far, as they are written."""
+        """An enum beside whatever else: each value is tried on all subschemas taken so far."""
         left = [v for v in values if all(self.satisfies(node, v) == positive for node, positive in literals)]
         if left:
             out.append({"values": left})
@@ -295,14 +309,14 @@ class Compiler:
             return Meaning([], [], values)
         items: list[Item] = []
         choices: list[Choice] = []
-        base = False
+        # The shape stands where `properties` does: keys are generated in the order in which the schema has them.
+        plain = [key for key in keywords if key not in _COMBINATORS]
+        place = "properties" if "properties" in plain else plain[0] if plain else None
         for key in keywords:
             if key in _COMBINATORS:
                 _COMBINATORS[key](self, node, keywords, items, choices)
-            elif not base:
-                base = True
-                shape = self._base(node, keywords)
-                items.append(shape)
+            elif key == place:
+                items.append(self._base(node, keywords))
         return Meaning(items, choices)
 
     def _base(self, node: Node, keywords: dict[str, Any]) -> Shape:
@@ -343,11 +357,11 @@ class Compiler:
         return None if no_number(term) else term
 
     def _string(self, node: Node, k: dict[str, Any]) -> Str | None:
-        low, high = int(k.get("minLength", 0)), _whole(k.get("maxLength"))
+        low, high = int(k.get("minLength", 0)), whole(k.get("maxLength"))
         terms: tuple[tuple[str, bool], ...] = ()
         notes: tuple[Note, ...] = ()
         if "pattern" in k:
-            if readable(k["pattern"]):
+            if pattern.readable(k["pattern"]):
                 terms = () if pattern.universal(k["pattern"]) else ((k["pattern"], True),)
             else:
                 notes = ((node, "pattern"),)
@@ -364,7 +378,7 @@ class Compiler:
         return None if high is not None and low > high else Str(low, high, terms, origins=(node,), notes=notes)
 
     def _array(self, node: Node, k: dict[str, Any]) -> Arr | None:
-        low, high = int(k.get("minItems", 0)), _whole(k.get("maxItems"))
+        low, high = int(k.get("minItems", 0)), whole(k.get("maxItems"))
         prefix: tuple[State, ...] = ()
         rest: State = ()
         key = "prefixItems" if "prefixItems" in k else "items" if isinstance(k.get("items"), list) else None
@@ -380,7 +394,7 @@ class Compiler:
             rest = ()
         contains: tuple[Contains, ...] = ()
         if "contains" in k:
-            least, most = int(k.get("minContains", 1)), _whole(k.get("maxContains"))
+            least, most = int(k.get("minContains", 1)), whole(k.get("maxContains"))
             contains = (Contains(self.state(node.child("contains")), least, most, (node, "contains")),)
         unique = (node, "uniqueItems") if k.get("uniqueItems") is True else None
         notes: tuple[Note, ...] = ()
@@ -408,7 +422,7 @@ class Compiler:
                 rest = self.state(node.child("additionalProperties"))
             for source in k.get("patternProperties", ()):
                 each = self.state(node.child("patternProperties", source))
-                if not readable(source):
+                if not pattern.readable(source):
                     notes.append((node, "patternProperties"))
                     rest = ()
                 elif pattern.universal(source):
@@ -417,7 +431,7 @@ class Compiler:
                 else:
                     patterns.append((source, each))
             parts = (Part(props, tuple(patterns), rest, node), *parts)
-        low, high = int(k.get("minProperties", 0)), _whole(k.get("maxProperties"))
+        low, high = int(k.get("minProperties", 0)), whole(k.get("maxProperties"))
         size = tuple((node, key) for key in ("minProperties", "maxProperties") if key in k)
         required = k.get("required", ())
         names: State = self.state(node.child("propertyNames")) if "propertyNames" in k else ()
@@ -435,7 +449,9 @@ class Compiler:
     def _in_place(self, node: Node) -> list[Node] | None:
         """The subschemas that surely apply to the same value (`$ref`, `allOf`), None if some only may."""
         keywords = self.keywords(node)
-        if any(key in keywords for key in ("anyOf", "oneOf", "if", "dependentSchemas", "$dynamicRef", "$recursiveRef")):
+        if any(
+            key in keywords for key in ("anyOf", "oneOf", "if", "dependentSchemas", "$dynamicRef", "$recursiveRef")
+        ):
             return None
         out = [node.child("allOf", i) for i in range(len(keywords.get("allOf", ())))]
         if "$ref" in keywords:
@@ -450,7 +466,7 @@ class Compiler:
         if "additionalProperties" in keywords or (seen and "unevaluatedProperties" in keywords):
             return True
         names, patterns = list(keywords.get("properties", ())), list(keywords.get("patternProperties", ()))
-        if not all(map(readable, patterns)):
+        if not all(map(pattern.readable, patterns)):
             return None
         below = self._in_place(node)
         for each in below or ():
@@ -494,20 +510,22 @@ class Compiler:
         items.extend((node.child("allOf", i), True) for i in range(len(k["allOf"])))
 
     def _any_of(self, node: Node, k: dict[str, Any], items: list[Item], choices: list[Choice]) -> None:
-        choices.append(Choice([((node.child("anyOf", i), True),) for i in range(len(k["anyOf"]))], (node, "anyOf")))
+        choices.append(
+            Choice([((node.child("anyOf", i), True),) for i in range(len(k["anyOf"]))], (node, "anyOf"))
+        )
 
     def _one_of(self, node: Node, k: dict[str, Any], items: list[Item], choices: list[Choice]) -> None:
         options = [node.child("oneOf", i) for i in range(len(k["oneOf"]))]
         others: list[list[Literal]] = [[] for _ in options]
         for i, left in enumerate(options):
             for j in range(i):
-                if not self._disjoint(left, options[j]):
+                if not self.disjoint(left, options[j]):
                     others[i].append((options[j], False))
                     others[j].append((left, False))
         alternatives: list[Alternative] = [((o, True), *rest) for o, rest in zip(options, others, strict=True)]
         choices.append(Choice(alternatives, (node, "oneOf")))
 
-    def _disjoint(self, a: Node, b: Node) -> bool:
+    def disjoint(self, a: Node, b: Node) -> bool:
         if isinstance(a.schema, bool) or isinstance(b.schema, bool):
             return a.schema is False or b.schema is False
         return a is not b and self.is_empty(((a, True), (b, True)))
@@ -540,182 +558,9 @@ class Compiler:
         found = self._negations.get(node)
         if found is None:
             keywords = self.keywords(node)
-            alternatives = [a for keyword in keywords for a in self._failures(node, keyword, keywords)]
+            alternatives = [a for keyword in keywords for a in failures(self, node, keyword, keywords)]
             found = self._negations[node] = Choice(alternatives, (node, "not"))
         return found
-
-    def _failures(self, node: Node, key: str, k: dict[str, Any]) -> list[Alternative]:
-        if key in ("$dynamicRef", "$recursiveRef"):
-            target = self.document.resolve_dynamic(node)
-            return [(noted(ANYTHING, (node, key)),)] if target is None else [((target, False),)]
-        if key in ("allOf", "anyOf", "oneOf"):
-            options = [node.child(key, i) for i in range(len(k[key]))]
-            if key == "allOf":
-                return [((o, False),) for o in options]
-            none: Alternative = tuple((o, False) for o in options)
-            if key == "anyOf":
-                return [none]
-            pairs = [(a, b) for i, a in enumerate(options) for b in options[:i] if not self._disjoint(a, b)]
-            return [none, *(((a, True), (b, True)) for a, b in pairs)]
-        if key == "$ref":
-            return [((self.document.resolve(node), False),)]
-        if key == "not":
-            return [((node.child("not"), True),)]
-        if key == "if":
-            test = node.child("if")
-            out: list[Alternative] = []
-            if "then" in k:
-                out.append(((test, True), (node.child("then"), False)))
-            if "else" in k:
-                out.append(((test, False), (node.child("else"), False)))
-            return out
-        failures = _FAILURES.get(key)
-        return [] if failures is None else failures(self, node, key, k)
-
-    def _fail_type(self, node: Node, key: str, k: dict[str, Any]) -> list[Alternative]:
-        types = [k["type"]] if isinstance(k["type"], str) else k["type"]
-        shape = {t: ANYTHING[t] for t in TYPES if t not in types and not (t == "number" and "integer" in types)}
-        out: list[Alternative] = [(shape,)] if shape else []
-        if "integer" in types and "number" not in types:
-            out.append(({"number": Num(notes=((node, "type"),))},))
-        return out
-
-    def _fail_values(self, node: Node, key: str, k: dict[str, Any]) -> list[Alternative]:
-        values = k[key] if key == "enum" else [k[key]]
-        shape = dict(ANYTHING)
-        for kind in TYPES:
-            same = [v for v in values if type_of(v) == kind]
-            if not same:
-                continue
-            if kind in ("null", "boolean"):
-                left = tuple(v for v in ANYTHING[kind].values if v not in same)
-                shape[kind] = Plain(left)
-                if not left:
-                    del shape[kind]
-            elif kind == "number" and len(same) <= MAX_HOLES:
-                shape[kind] = Num(holes=tuple(sorted(set(same))), origins=(node,))
-            elif kind == "string":
-                shape[kind] = Str(not_in=frozenset(same), origins=(node,))
-            elif kind == "array" and not any(same):
-                shape[kind] = Arr(low=1)
-            elif kind == "object" and not any(same):
-                shape[kind] = Obj(low=1, size=((node, key),))
-            else:
-                shape[kind] = shape[kind]._replace(notes=((node, key),))
-        return [(shape,)]
-
-    def _fail_number(self, node: Node, key: str, k: dict[str, Any]) -> list[Alternative]:
-        value = k[key]
-        if isinstance(value, bool):  # draft 4: said with minimum or maximum
-            return []
-        if key == "multipleOf":
-            return [({"number": Num(notes=((node, key),))},)]
-        strict = key.startswith("exclusive") or k.get(f"exclusive{key[0].upper()}{key[1:]}") is True
-        if key in ("minimum", "exclusiveMinimum"):
-            return [({"number": Num(high=value, high_open=not strict, origins=(node,))},)]
-        return [({"number": Num(low=value, low_open=not strict, origins=(node,))},)]
-
-    def _fail_string(self, node: Node, key: str, k: dict[str, Any]) -> list[Alternative]:
-        value = k[key]
-        if key == "minLength":
-            return [({"string": Str(high=int(value) - 1)},)] if value >= 1 else []
-        if key == "maxLength":
-            return [({"string": Str(low=int(value) + 1)},)]
-        if key == "pattern":
-            if pattern.universal(value):
-                return []
-            if readable(value):
-                return [({"string": Str(terms=((value, False),), origins=(node,))},)]
-            return [({"string": Str(notes=((node, key),))},)]
-        found = formats.lookup(value, node.draft)
-        if found is None:
-            return []
-        # What we state of a format is not the last word on which strings fail it.
-        return [({"string": Str(notes=((node, key),))},)]
-
-    def _fail_array(self, node: Node, key: str, k: dict[str, Any]) -> list[Alternative]:
-        if key == "minItems":
-            return [({"array": Arr(high=int(k[key]) - 1)},)] if k[key] >= 1 else []
-        if key == "maxItems":
-            return [({"array": Arr(low=int(k[key]) + 1)},)]
-        if key == "uniqueItems":
-            return [({"array": Arr(low=2, notes=((node, key),))},)] if k[key] is True else []
-        if key == "contains":
-            state = self.state(node.child(key))
-            least, most = int(k.get("minContains", 1)), _whole(k.get("maxContains"))
-            out: list[Alternative] = []
-            if least > 0:
-                out.append(({"array": Arr(contains=(Contains(state, 0, least - 1, (node, key)),))},))
-            if most is not None:
-                out.append(({"array": Arr(contains=(Contains(state, most + 1, None, (node, key)),))},))
-            return out
-        if key in ("unevaluatedItems",):
-            return [({"array": Arr(notes=((node, key),))},)]
-        if key == "prefixItems" or (key == "items" and isinstance(k[key], list)):
-            return [
-                ({"array": Arr(((),) * i + (self.state(node.child(key, i), False),), low=i + 1)},)
-                for i in range(len(k[key]))
-            ]
-        if key == "additionalItems" and not isinstance(k.get("items"), list):
-            return []
-        first = len(k.get("prefixItems", ()) if key == "items" else k["items"])
-        wrong = self.state(node.child(key), False)
-        if wrong == self.never:
-            return []
-        if wrong == ():
-            return [({"array": Arr(low=first + 1)},)]
-        if first:
-            return [({"array": Arr(low=first + 1, notes=((node, key),))},)]
-        return [({"array": Arr(contains=(Contains(wrong, 1, None, (node, key)),))},)]
-
-    def _fail_object(self, node: Node, key: str, k: dict[str, Any]) -> list[Alternative]:
-        if key == "required":
-            return [({"object": Obj(parts=(Part({name: self.never}),))},) for name in k[key]]
-        if key == "properties":
-            wrong = {name: self.state(node.child(key, name), False) for name in k[key]}
-            return [
-                ({"object": Obj(parts=(Part({name: state}),), required=(name,))},)
-                for name, state in wrong.items() if state != self.never
-            ]  # fmt: skip
-        if key == "minProperties":
-            return [({"object": Obj(high=int(k[key]) - 1, size=((node, key),))},)] if k[key] >= 1 else []
-        if key == "maxProperties":
-            return [({"object": Obj(low=int(k[key]) + 1, size=((node, key),))},)]
-        if key in ("dependencies", "dependentRequired", "dependentSchemas"):
-            out: list[Alternative] = []
-            for name, value in k[key].items():
-                if isinstance(value, list):
-                    out += [({"object": Obj(parts=(Part({v: self.never}),), required=(name,))},) for v in value]
-                else:
-                    out.append(({"object": Obj(required=(name,))}, (node.child(key, name), False)))
-            return out
-        if key == "patternProperties":
-            wrong_states = [self.state(node.child(key, source), False) for source in k[key]]
-            if all(state == self.never for state in wrong_states):
-                return []
-        elif self.state(node.child(key), False) == self.never:
-            return []
-        return [({"object": Obj(low=1, size=((node, key),), notes=((node, key),))},)]
-
-
-def noted(shape: Shape, note: Note) -> Shape:
-    """The shape with `note` on every term."""
-    return {kind: term._replace(notes=join(term.notes, (note,))) for kind, term in shape.items()}
-
-
-def readable(source: str) -> bool:
-    """Whether a pattern can be stated."""
-    try:
-        pattern.parse(source)
-        if not pattern.Language(((source, True),)).source():
-            return source == ""
-    except pattern.UnsupportedPatternError:
-        return False
-    return True
-
-
-def _whole(value: Any) -> int | None:
-    return None if value is None else int(value)
 
 
 def _has_type(value: Any, types: str | list[str]) -> bool:
@@ -738,17 +583,10 @@ _COMBINATORS: dict[str, Callable[..., None]] = {
     "then": lambda *_: None,
     "else": lambda *_: None,
     "dependencies": lambda self, node, k, items, choices: self._dependency(node, "dependencies", k, choices),
-    "dependentRequired": lambda self, node, k, items, choices: self._dependency(node, "dependentRequired", k, choices),
-    "dependentSchemas": lambda self, node, k, items, choices: self._dependency(node, "dependentSchemas", k, choices),
+    "dependentRequired": lambda self, node, k, items, choices: self._dependency(
+        node, "dependentRequired", k, choices
+    ),
+    "dependentSchemas": lambda self, node, k, items, choices: self._dependency(
+        node, "dependentSchemas", k, choices
+    ),
 }
-_FAILURES: dict[str, Callable[..., list[Alternative]]] = (
-    {"type": Compiler._fail_type, "enum": Compiler._fail_values, "const": Compiler._fail_values}
-    | dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
-                    Compiler._fail_number)
-    | dict.fromkeys(("minLength", "maxLength", "pattern", "format"), Compiler._fail_string)
-    | dict.fromkeys(("minItems", "maxItems", "uniqueItems", "contains", "items", "prefixItems", "additionalItems",
-                     "unevaluatedItems"), Compiler._fail_array)
-    | dict.fromkeys(("required", "properties", "patternProperties", "additionalProperties", "propertyNames",
-                     "minProperties", "maxProperties", "dependencies", "dependentRequired", "dependentSchemas",
-                     "unevaluatedProperties"), Compiler._fail_object)
-)  # fmt: skip

@@ -124,11 +124,13 @@ class Document:
         else:
             found = self._walk(resource, fragment)
         if found is None:
-            raise GrammarError(f"the reference {reference!r} points nowhere.", pointer=node.pointer, keyword=keyword)
+            raise GrammarError(
+                f"the reference {reference!r} points nowhere.", pointer=node.pointer, keyword=keyword
+            )
         return found
 
     def resolve_dynamic(self, node: Node) -> Node | None:
-        """The target of `$dynamicRef` or `$recursiveRef` where it does not depend on the dynamic scope, else None."""
+        """The target of `$dynamicRef` or `$recursiveRef`; None where it depends on the dynamic scope."""
         if "$recursiveRef" in node.schema:
             flagged = [n for n in self._dynamic.get("", []) if n.schema.get("$recursiveAnchor") is True]
             if flagged and len(self._resources) > 2:
@@ -194,19 +196,21 @@ class Document:
 
     def _find_draft(self) -> int:
         """The draft that `$schema` names; without one, the newest in which the schema is well formed."""
-        stated = _draft_of(self.schema, 0)
         if isinstance(self.schema, bool):
             return 2020
+        stated = _draft_of(self.schema, 0)
+        problems = []
         for draft in [stated] if stated else _URIS:
-            problem = self._malformed(draft)
+            problem = self._malformed(self.schema, draft)
             if problem is None:
                 return draft
-            first = problem if stated or draft == 2020 else first
-        raise first
+            problems.append(problem)
+        raise problems[0]
 
-    def _malformed(self, draft: int) -> GrammarError | None:
+    @staticmethod
+    def _malformed(schema: dict[str, Any], draft: int) -> GrammarError | None:
         try:
-            jsonschema_rs.meta.validate({**self.schema, "$schema": _URIS[draft]})
+            jsonschema_rs.meta.validate({**schema, "$schema": _URIS[draft]})
         except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
             path = [str(step) for step in getattr(error, "instance_path", [])]
             sentence = str(getattr(error, "message", error)).split("\n")[0][:200]
@@ -252,7 +256,9 @@ def _check_size(schema: Any) -> bool:
     while level:
         depth += 1
         if depth > MAX_DEPTH:
-            raise GrammarError(f"it is nested more than {MAX_DEPTH} levels deep; use $ref to flatten it.", pointer="")
+            raise GrammarError(
+                f"it is nested more than {MAX_DEPTH} levels deep; use $ref to flatten it.", pointer=""
+            )
         below: list[Any] = []
         for value in level:
             if isinstance(value, dict):

@@ -10,15 +10,14 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from decimal import Decimal
-from fractions import Fraction
 from typing import Any, NamedTuple
 
 from radixlang.grammar.errors import GrammarError
 from radixlang.grammar.schema import pattern
 from radixlang.grammar.schema.compile import Compiler
 from radixlang.grammar.schema.document import Node
-from radixlang.grammar.schema.terms import Arr, Note, Notes, Num, Obj, Part, Plain, Shape, State, Str, join, least
+from radixlang.grammar.schema.numbers import common_multiple, rounded, spellings
+from radixlang.grammar.schema.terms import Arr, Note, Notes, Num, Obj, Plain, Shape, State, Str, join, least
 
 MAX_COMBINATIONS = 64  # ways to choose which optional properties are there
 MAX_POSITIONS = 8  # places where a `contains` item may be
@@ -193,14 +192,17 @@ class Emitter:
                 spans.append((low, low_open, high, high_open))
                 continue
             spans += [(low, low_open, hole, True), (hole, True, high, high_open)]
-        schema: dict[str, Any] = {"type": "integer" if term.integer else "number"}
+        schemas: list[dict[str, Any]] = [{"type": "integer" if term.integer else "number"}]
         if term.multiples:
-            least = _common_multiple(term.multiples)
-            if least is None:
+            multiple = common_multiple(term.multiples)
+            if multiple is None:
                 notes = join(notes, self._lost(term.origins, "multipleOf"))
             else:
-                schema["multipleOf"] = least
-        return [f for span in spans for f in self._span(dict(schema), span, term, notes)]
+                steps = [multiple] if term.integer else spellings(multiple)
+                schemas = [{**schemas[0], "multipleOf": step} for step in steps]
+        if not term.integer:
+            spans = [each for span in spans for each in rounded(span)]
+        return [f for span in spans for schema in schemas for f in self._span(dict(schema), span, term, notes)]
 
     def _lost(self, origins: tuple[Node, ...], *keywords: str) -> Notes:
         """Notes for keywords that this module cannot write, at the subschemas that have them."""
@@ -214,9 +216,15 @@ class Emitter:
         lost: Notes = ()
         if term.integer:
             if low is not None:
-                low, low_open = math.floor(low) + 1 if low_open or low != math.floor(low) else math.floor(low), False
+                low, low_open = (
+                    math.floor(low) + 1 if low_open or low != math.floor(low) else math.floor(low),
+                    False,
+                )
             if high is not None:
-                high, high_open = math.ceil(high) - 1 if high_open or high != math.ceil(high) else math.ceil(high), False
+                high, high_open = (
+                    math.ceil(high) - 1 if high_open or high != math.ceil(high) else math.ceil(high),
+                    False,
+                )
             if low is not None and high is not None and low > high:
                 return []
             if low is not None and abs(low) > _INTEGERS:
@@ -379,7 +387,9 @@ class Emitter:
                         out.append(self._properties(bare, {}, never, kept, 0, None, notes))
                     else:
                         out.append(
-                            self._properties(bare, patterns, rest, kept, len(kept) + more if more else 0, top, lost)
+                            self._properties(
+                                bare, patterns, rest, kept, len(kept) + more if more else 0, top, lost
+                            )
                         )
             return out
         return [self._properties(states, patterns, rest, required, 0, None, join(notes, term.size))]
@@ -439,7 +449,7 @@ class Emitter:
 
 
 class _Keys(NamedTuple):
-    """`regions`: pattern -> state, pairwise disjoint; `rest`: the state of other keys; `names`: keys to declare."""
+    """`regions`: pattern -> state, disjoint; `rest`: the state of other keys; `names`: keys to declare."""
 
     regions: dict[str, State]
     rest: State
@@ -447,7 +457,9 @@ class _Keys(NamedTuple):
     notes: Notes = ()
 
 
-def _regions(sources: tuple[str, ...], allowed: tuple[tuple[str, bool], ...]) -> list[tuple[tuple[str, bool], ...]]:
+def _regions(
+    sources: tuple[str, ...], allowed: tuple[tuple[str, bool], ...]
+) -> list[tuple[tuple[str, bool], ...]]:
     """The non-empty ways in which a key among the allowed ones matches some patterns and not the others."""
     if not sources:
         return [allowed] if allowed else []
@@ -475,25 +487,6 @@ def _language(term: Str) -> tuple[tuple[tuple[str, bool], ...], bool]:
         return ((*out, (pattern.without(term.not_in), True)) if term.not_in else out), True
     except pattern.UnsupportedPatternError:
         return out, False
-
-
-def _common_multiple(values: tuple[float, ...]) -> float | None:
-    """The least common multiple, None where the library would take too long or loses digits."""
-    exact = [Fraction(Decimal(repr(value))) for value in values]
-    common = exact[0]
-    for value in exact[1:]:
-        common = Fraction(
-            math.lcm(common.numerator * value.denominator, value.numerator * common.denominator),
-            common.denominator * value.denominator,
-        )
-    text = Decimal(common.numerator) / Decimal(common.denominator)
-    _, digits, exponent = text.normalize().as_tuple()
-    number = int("".join(map(str, digits)))
-    if Fraction(text) != common or not isinstance(exponent, int) or not -9 <= exponent <= 4:
-        return None
-    if number * 10 ** max(exponent, 0) > 9999:  # the library keeps a state for each remainder
-        return None
-    return int(common) if common.denominator == 1 else float(text)
 
 
 def _writable(value: Any) -> bool:

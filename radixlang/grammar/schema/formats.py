@@ -1,7 +1,7 @@
 """The `format` keyword as patterns: which formats each draft defines, and the strings they allow.
 
 Sources: RFC 3339 (dates), RFC 5321 (email), RFC 1123 (host names), RFC 3986 and 3987 (URIs), RFC 6570 (templates),
-RFC 6901 (JSON pointers), RFC 4122 (UUIDs), RFC 4291 (IPv6). A format that its draft does not define is an annotation.
+RFC 6901 (JSON pointers), RFC 4122 (UUIDs), RFC 4291 (IPv6). A format its draft does not define is an annotation.
 """
 
 from __future__ import annotations
@@ -93,7 +93,9 @@ def _uri(relative: bool, international: bool) -> str:
 def _template() -> str:
     name = "(?:[A-Za-z0-9_]|%[0-9a-fA-F]{2})(?:\\.?(?:[A-Za-z0-9_]|%[0-9a-fA-F]{2}))*"
     spec = f"{name}(?::[1-9][0-9]{{0,3}}|\\*)?"
-    return f"(?:[^\\x00-\\x20\"'<>\\\\^`{{|}}%\\x7F-\\x9F]|%[0-9a-fA-F]{{2}}|\\{{[+#./;?&]?{spec}(?:,{spec})*\\}})*"
+    return (
+        f"(?:[^\\x00-\\x20\"'<>\\\\^`{{|}}%\\x7F-\\x9F]|%[0-9a-fA-F]{{2}}|\\{{[+#./;?&]?{spec}(?:,{spec})*\\}})*"
+    )
 
 
 _ATOM = "[a-zA-Z0-9!#$%&'*+/=?^_`{|}~-]+"

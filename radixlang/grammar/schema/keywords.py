@@ -15,8 +15,8 @@ _ASSERTED = (
     dict.fromkeys(
         ("type", "enum", "allOf", "anyOf", "oneOf", "not", "$ref", "properties", "patternProperties", "required",
          "additionalProperties", "minProperties", "maxProperties", "items", "minItems", "maxItems", "uniqueItems",
-         "minLength", "maxLength", "pattern", "format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
-         "multipleOf"), (4, 9999))
+         "minLength", "maxLength", "pattern", "format", "minimum", "maximum", "exclusiveMinimum",
+         "exclusiveMaximum", "multipleOf"), (4, 9999))
     | dict.fromkeys(("const", "contains", "propertyNames"), (6, 9999))
     | dict.fromkeys(("if", "then", "else"), (7, 9999))
     | {"dependencies": (4, 9999), "additionalItems": (4, 2019), "$recursiveRef": (2019, 2019)}
@@ -26,8 +26,8 @@ _ASSERTED = (
 )  # fmt: skip
 _ANNOTATIONS = frozenset(
     ("$schema", "$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$comment", "$defs", "definitions",
-     "$vocabulary", "title", "description", "default", "examples", "example", "readOnly", "writeOnly", "deprecated",
-     "contentMediaType", "contentEncoding", "contentSchema")
+     "$vocabulary", "title", "description", "default", "examples", "example", "readOnly", "writeOnly",
+     "deprecated", "contentMediaType", "contentEncoding", "contentSchema")
 )  # fmt: skip
 
 
@@ -45,5 +45,7 @@ def asserted(node: Node, warnings: dict[str, None]) -> dict[str, Any]:
         if drafts is not None and drafts[0] <= draft <= drafts[1]:
             out[key] = value
         elif key not in _ANNOTATIONS:
-            warnings[f"#{node.pointer}/{key}: draft {draft} does not define this keyword; it has no effect."] = None
+            warnings[f"#{node.pointer}/{key}: draft {draft} does not define this keyword; it has no effect."] = (
+                None
+            )
     return out

@@ -1,6 +1,6 @@
 """Which values to validate, and against what, while a text with residual keywords grows.
 
-A subschema obliges a value if it surely applies to it: through `properties`, `items`, `allOf`, `$ref` and the like,
+A subschema obliges a value if it surely applies to it: through `properties`, `items`, `allOf`, `$ref` and such,
 not through `anyOf` or `not`. Residual keywords below conditional ones are the business of the nearest obliging
 subschema above. So each value is checked as early as its verdict is final, and the whole text at the latest.
 Works on instance paths only; must not know tokens.
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from radixlang.grammar.errors import GrammarError
 from radixlang.grammar.schema import pattern
 from radixlang.grammar.schema.compile import Compiler
 from radixlang.grammar.schema.document import Node, children
@@ -89,7 +90,11 @@ class Obligations:
         """Whether the node can be validated on its own; if one cannot, only whole texts are checked."""
         try:
             self._validators[node] = self._compiler.document.validator(node)
-        except ValueError:
+        except ValueError as error:
+            root = self._compiler.document.root
+            if node is root or not self._has_validator(root):
+                sentence = str(error).split("\n")[0][:200]
+                raise GrammarError(f"the schema is malformed: {sentence}.", pointer=node.pointer) from None
             return False
         return True
 

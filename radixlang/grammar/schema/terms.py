@@ -78,7 +78,7 @@ class Arr(NamedTuple):
 
 
 class Part(NamedTuple):
-    """One `properties`/`patternProperties`/`additionalProperties` group (of `origin`): each key has a state in it."""
+    """One `properties`/`patternProperties`/`additionalProperties` group (of `origin`): a state a key."""
 
     props: dict[str, State]
     patterns: tuple[tuple[str, State], ...] = ()
@@ -100,6 +100,8 @@ class Obj(NamedTuple):
 
 Term = Plain | Num | Str | Arr | Obj
 Shape = dict[str, Any]  # type -> Term
+Item = Literal | Shape
+Alternative = tuple[Item, ...]  # all of them
 
 NULL, BOOLEAN = Plain((None,)), Plain((False, True))
 ANYTHING: Shape = {
@@ -122,6 +124,16 @@ def join(a: tuple, b: tuple) -> tuple:
 def least(a: Any, b: Any) -> Any:
     """The smaller of two upper bounds; None is no bound."""
     return b if a is None else a if b is None else min(a, b)
+
+
+def noted(shape: Shape, note: Note) -> Shape:
+    """The shape with `note` on every term."""
+    return {kind: term._replace(notes=join(term.notes, (note,))) for kind, term in shape.items()}
+
+
+def whole(value: Any) -> int | None:
+    """A bound that may be absent; drafts allow 2.0 for 2."""
+    return None if value is None else int(value)
 
 
 def meet(a: Shape, b: Shape) -> Shape:
@@ -227,7 +239,7 @@ def type_of(value: Any) -> str:
 
 
 def canonical(value: Any) -> Hashable:
-    """A key that is equal for equal JSON values: 1 and 1.0 are, 1 and true are not, the order of keys is nothing."""
+    """A key that is equal for equal JSON values: 1 and 1.0 are, 1 and true are not; the order of keys is moot."""
     if isinstance(value, list | dict):
         return json.dumps(_plain_numbers(value), sort_keys=True), None
     return type_of(value), value

@@ -1,0 +1,325 @@
+"""Reading the regular expressions of JSON schemas (ECMA-262) into a small tree, and writing the tree down.
+
+`parse` refuses what is not regular, not portable, or reads differently in different libraries. Knows nothing of
+schemas or automata.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+Ranges = tuple[tuple[int, int], ...]
+Tree = (
+    tuple  # ("set", ranges) | ("cat", trees) | ("alt", trees) | ("rep", tree, low, high) | ("start",) | ("end",)
+)
+#               | ("look", tree, positive) | ("property", text)
+
+LAST = 0x10FFFF
+ANY: Ranges = ((0, LAST),)
+
+
+class UnsupportedPatternError(ValueError):
+    """The pattern has no statement as a plain regular expression, or only one that is too large."""
+
+
+class Parsed(NamedTuple):
+    """`plain`: the source means the same to the regex library as it is."""
+
+    tree: Tree
+    plain: bool
+
+
+def normal(ranges: list[tuple[int, int]]) -> Ranges:
+    out: list[tuple[int, int]] = []
+    for low, high in sorted(ranges):
+        if out and low <= out[-1][1] + 1:
+            out[-1] = (out[-1][0], max(out[-1][1], high))
+        else:
+            out.append((low, high))
+    return tuple(out)
+
+
+def invert(ranges: Ranges) -> Ranges:
+    out, at = [], 0
+    for low, high in ranges:
+        if low > at:
+            out.append((at, low - 1))
+        at = high + 1
+    if at <= LAST:
+        out.append((at, LAST))
+    return tuple(out)
+
+
+_DIGIT: Ranges = ((48, 57),)
+_WORD: Ranges = ((48, 57), (65, 90), (95, 95), (97, 122))
+_SPACE: Ranges = normal(
+    [(9, 13), (32, 32), (0xFEFF, 0xFEFF), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A), (0x2028, 0x2029),
+     (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000)]
+)  # fmt: skip
+_DOT: Ranges = invert(((10, 10),))
+_CLASSES = {"d": _DIGIT, "D": invert(_DIGIT), "w": _WORD, "W": invert(_WORD), "s": _SPACE, "S": invert(_SPACE)}
+_CONTROLS = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13}
+_EMPTY: Tree = ("cat", ())
+_NOTHING: Tree = ("alt", ())
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self.text, self.at, self.plain = text, 0, True
+
+    def peek(self, text: str) -> bool:
+        return self.text.startswith(text, self.at)
+
+    def take(self, text: str) -> bool:
+        if self.peek(text):
+            self.at += len(text)
+            return True
+        return False
+
+    def alternatives(self, depth: int) -> Tree:
+        if depth > 100:
+            raise UnsupportedPatternError("it is nested too deeply")
+        options = [self.sequence(depth)]
+        while self.take("|"):
+            options.append(self.sequence(depth))
+        return options[0] if len(options) == 1 else ("alt", tuple(options))
+
+    def sequence(self, depth: int) -> Tree:
+        items: list[Tree] = []
+        while self.at < len(self.text) and self.text[self.at] not in "|)":
+            item = self.atom(depth)
+            items.append(self.quantified(item))
+        return items[0] if len(items) == 1 else ("cat", tuple(items))
+
+    def quantified(self, item: Tree) -> Tree:
+        bounds = self.quantifier()
+        if bounds is None:
+            return item
+        if item[0] in ("start", "end", "look"):
+            raise UnsupportedPatternError("an assertion is repeated")
+        self.take("?")
+        if self.at < len(self.text) and (self.text[self.at] in "*+?" or self.quantifier() is not None):
+            raise UnsupportedPatternError("a quantifier follows a quantifier")
+        return ("rep", item, *bounds)
+
+    def quantifier(self) -> tuple[int, int | None] | None:
+        for sign, bounds in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
+            if self.take(sign):
+                return bounds
+        if not self.peek("{"):
+            return None
+        end = self.text.find("}", self.at)
+        low, comma, high = self.text[self.at + 1 : max(end, self.at + 1)].partition(",")
+        if end < 0 or not (low.isascii() and low.isdigit()) or (high and not (high.isascii() and high.isdigit())):
+            return None
+        self.at = end + 1
+        top = int(low) if not comma else int(high) if high else None
+        if top is not None and top < int(low):
+            raise UnsupportedPatternError("a quantifier's bounds are out of order")
+        return int(low), top
+
+    def atom(self, depth: int) -> Tree:
+        if self.take("("):
+            return self.group(depth)
+        char = self.text[self.at]
+        self.at += 1
+        if char == "[":
+            return self.char_class()
+        if char == ".":
+            return ("set", _DOT)
+        if char == "^":
+            return ("start",)
+        if char == "$":
+            return ("end",)
+        if char == "\\":
+            return self.escape(inside=False)
+        if char in "*+?":
+            raise UnsupportedPatternError("a quantifier has nothing to repeat")
+        if char == "{" and self.peek(","):
+            raise UnsupportedPatternError("a quantifier without a lower bound is not portable")
+        if char in "{}]":
+            self.plain = False
+        return ("set", ((ord(char), ord(char)),))
+
+    def group(self, depth: int) -> Tree:
+        positive = None
+        if self.take("?="):
+            positive = True
+        elif self.take("?!"):
+            positive = False
+        elif self.take("?<") or self.take("?P<"):
+            end = self.text.find(">", self.at)
+            if end < 0 or not self.text[self.at : end].isidentifier():
+                raise UnsupportedPatternError("it looks behind")
+            self.at, self.plain = end + 1, False
+        elif self.peek("?") and not self.take("?:"):
+            raise UnsupportedPatternError("it uses a group extension")
+        inner = self.alternatives(depth + 1)
+        if not self.take(")"):
+            raise UnsupportedPatternError("a group is not closed")
+        return inner if positive is None else ("look", inner, positive)
+
+    def escape(self, inside: bool) -> Tree:
+        if self.at >= len(self.text):
+            raise UnsupportedPatternError("it ends in a backslash")
+        char = self.text[self.at]
+        self.at += 1
+        if char in _CLASSES:
+            self.plain = self.plain and char not in "sS"  # white space differs by a few characters elsewhere
+            return ("set", _CLASSES[char])
+        if char in _CONTROLS:
+            code = _CONTROLS[char]
+        elif char in "pP":
+            end = self.text.find("}", self.at)
+            if not self.peek("{") or end < 0 or inside:
+                raise UnsupportedPatternError("it uses a Unicode property in a way that is not portable")
+            name, self.at = self.text[self.at + 1 : end], end + 1
+            return ("property", f"\\{char}{{{name}}}")
+        elif char == "x":
+            code = self.hexadecimal(2)
+        elif char == "u":
+            code = self.unicode()
+        elif char == "c" and self.text[self.at : self.at + 1].isalpha() and self.text[self.at].isascii():
+            code, self.plain = ord(self.text[self.at].upper()) - 64, False
+            self.at += 1
+        elif char == "0" and not self.text[self.at : self.at + 1].isdigit():
+            code, self.plain = 0, False
+        elif char == "b" and inside:
+            code, self.plain = 8, False
+        elif char.isalnum():
+            raise UnsupportedPatternError(f"the escape \\{char} is not portable")
+        else:
+            code = ord(char)
+            if char in "<>" or not char.isascii():
+                self.plain = False
+        return ("set", ((code, code),))
+
+    def hexadecimal(self, width: int) -> int:
+        digits = self.text[self.at : self.at + width]
+        try:
+            code = int(digits, 16)
+        except ValueError:
+            raise UnsupportedPatternError("a hexadecimal escape is broken") from None
+        if len(digits) < width or not digits.isalnum():
+            raise UnsupportedPatternError("a hexadecimal escape is broken")
+        self.at += width
+        return code
+
+    def unicode(self) -> int:
+        self.plain = False
+        if self.take("{"):
+            end = self.text.find("}", self.at)
+            code = self.hexadecimal(max(end - self.at, 1))
+            self.at += 1
+        else:
+            code = self.hexadecimal(4)
+            if 0xD800 <= code < 0xDC00 and self.take("\\u"):
+                low = self.hexadecimal(4)
+                code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00)
+        if 0xD800 <= code < 0xE000 or code > LAST:
+            raise UnsupportedPatternError("it names half a surrogate pair")
+        return code
+
+    def char_class(self) -> Tree:
+        negated = self.take("^")
+        if self.peek("]"):
+            raise UnsupportedPatternError("a character class begins with ]")
+        ranges: list[tuple[int, int]] = []
+        while not self.take("]"):
+            low = self.class_atom()
+            if self.peek("-") and not self.peek("-]"):
+                self.at += 1
+                if self.peek("-"):
+                    self.plain = False
+                high = self.class_atom()
+                single = len(low) == len(high) == 1 and low[0][0] == low[0][1] and high[0][0] == high[0][1]
+                if single and low[0][0] <= high[0][0]:
+                    ranges.append((low[0][0], high[0][0]))
+                    continue
+                if single:
+                    raise UnsupportedPatternError("a character range is out of order")
+                self.plain = False
+                ranges.extend([*low, (45, 45), *high])
+                continue
+            ranges.extend(low)
+        whole = normal(ranges)
+        return ("set", invert(whole) if negated else whole)
+
+    def class_atom(self) -> Ranges:
+        if self.at >= len(self.text):
+            raise UnsupportedPatternError("a character class is not closed")
+        char = self.text[self.at]
+        self.at += 1
+        if char == "\\":
+            return self.escape(inside=True)[1]
+        if char in "[&~":
+            self.plain = False
+        return ((ord(char), ord(char)),)
+
+
+@functools.lru_cache(maxsize=1024)
+def parse(pattern: str) -> Parsed:
+    """Read a pattern.
+
+    Raises:
+        UnsupportedPatternError: it is not regular, not ECMA-262, or reads differently in different libraries.
+    """
+    parser = _Parser(pattern)
+    tree = parser.alternatives(0)
+    if parser.at < len(pattern):
+        raise UnsupportedPatternError("a parenthesis is not opened")
+    return Parsed(tree, parser.plain)
+
+
+def write(tree: Tree) -> str:
+    """The tree as source text every Rust-like regex library reads alike."""
+    kind = tree[0]
+    if kind == "set":
+        return write_set(tree[1])
+    if kind == "cat":
+        return "".join(f"(?:{write(t)})" if t[0] == "alt" else write(t) for t in tree[1])
+    if kind == "alt":
+        return "|".join(map(write, tree[1])) if tree[1] else r"[^\s\S]"
+    if kind == "rep":
+        _, inner, low, high = tree
+        body = write(inner) if inner[0] in ("set", "property") else f"(?:{write(inner)})"
+        sign = {(0, None): "*", (1, None): "+", (0, 1): "?"}.get((low, high))
+        if sign is None:
+            sign = f"{{{low}}}" if low == high else f"{{{low},{'' if high is None else high}}}"
+        return body + sign
+    if kind == "property":
+        return tree[1]
+    if kind == "look":
+        raise UnsupportedPatternError("it looks around")
+    return "^" if kind == "start" else "$"
+
+
+def write_set(ranges: Ranges) -> str:
+    if ranges == ANY:
+        return r"[\s\S]"
+    if not ranges:
+        return r"[^\s\S]"
+    if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
+        return write_char(ranges[0][0])
+    sign, shown = "", ranges
+    if ranges[-1][1] == LAST:  # a set that goes on for ever reads better as what it leaves out
+        sign, shown = "^", invert(ranges)
+    return f"[{sign}{''.join(write_char(a) if a == b else f'{write_char(a)}-{write_char(b)}' for a, b in shown)}]"
+
+
+def write_char(code: int) -> str:
+    char = chr(code)
+    if code < 0x80 and (char.isalnum() or char in " _"):
+        return char
+    if 0x20 < code < 0x7F:
+        return char if char in "<>'\"!%,:;=@`" else "\\" + char
+    return char if code > 0xA0 and char.isalpha() else f"\\x{{{code:X}}}"
+
+
+def looks(tree: Tree) -> bool:
+    if tree[0] == "look":
+        return True
+    if tree[0] in ("cat", "alt"):
+        return any(map(looks, tree[1]))
+    return tree[0] == "rep" and looks(tree[1])

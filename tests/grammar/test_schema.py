@@ -1,0 +1,253 @@
+"""The normaliser: drafts, references, combinators, limits and refusals; the bars on the labelled real schemas."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from radixlang.grammar.errors import GrammarError
+from radixlang.grammar.schema import formats, normalise, pattern
+from tests.conftest import SHARED
+from tests.grammar.test_schema_property import accepts, library, passes_check
+
+DRAFT4 = "http://json-schema.org/draft-04/schema#"
+DRAFT7 = "http://json-schema.org/draft-07/schema#"
+
+
+def rewritten(schema: Any) -> Any:
+    """A validator of the rewritten schema, which must be exact."""
+    normalised = normalise(schema)
+    assert not normalised.residual, normalised.residual
+    return jsonschema_rs.Draft202012Validator(normalised.schema)
+
+
+@pytest.mark.parametrize(
+    ("schema", "right", "wrong"),
+    [
+        ({"$schema": DRAFT4, "minimum": 3, "exclusiveMinimum": True}, [4, "x"], [3]),
+        ({"minimum": 3, "exclusiveMinimum": True}, [4], [3]),  # no $schema: the draft in which it is well formed
+        ({"$schema": DRAFT7, "items": [{"type": "null"}], "additionalItems": False},
+         [[], [None]], [[1], [None, 1]]),
+        ({"$schema": DRAFT7, "$ref": "#/definitions/a", "maxLength": 1, "definitions": {"a": {"type": "string"}}},
+         ["abc"], [1]),
+        ({"$ref": "#/$defs/a", "maxLength": 1, "$defs": {"a": {"type": "string"}}}, ["a"], ["abc", 1]),
+        ({"$schema": DRAFT4, "const": 1}, [2], []),
+        ({"$schema": DRAFT7, "dependencies": {"a": ["b"], "c": {"required": ["d"]}}},
+         [{}, {"a": 1, "b": 1}, {"c": 1, "d": 1}, 3], [{"a": 1}, {"c": 1}]),
+        ({"$ref": "#/x/y%25z", "x": {"y%z": {"type": "null"}}}, [None], [1]),
+        ({"$ref": "#here", "$defs": {"a": {"$anchor": "here", "type": "null"}}}, [None], [1]),
+        ({"$id": "http://x.test/root", "$ref": "other", "$defs": {"a": {"$id": "other", "type": "null"}}},
+         [None], [1]),
+        ({"$schema": DRAFT4, "$ref": "#a", "definitions": {"x": {"id": "#a", "type": "null"}}}, [None], [1]),
+        ({"$dynamicRef": "#n", "$defs": {"a": {"$dynamicAnchor": "n", "type": "null"}}}, [None], [1]),
+        ({"properties": {"a": {"$ref": "#"}, "b": {"type": "null"}}, "required": ["b"], "type": "object"},
+         [{"b": None}, {"a": {"b": None}, "b": None}], [{"a": {}, "b": None}, {}]),
+        ({"type": "object", "$ref": "#/$defs/t", "required": ["c"], "$defs": {"t": {"properties": {"c": {
+            "$ref": "#/$defs/t"}}, "minProperties": 0}}}, [{"c": {}}, {"c": {"c": 1}}], [{}]),
+        ({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}, [{"a": 1}], [{"a": 1, "b": 1}, {}, 3]),
+        ({"not": {"type": "object", "required": ["a"]}}, [{}, 1], [{"a": 1}]),
+        ({"not": {"enum": [1, "a", None, True, {}]}},
+         [2, 0.5, "b", False, [], {"a": 1}], [1, "a", None, True, {}]),
+        ({"if": {"properties": {"k": {"const": 1}}, "required": ["k"]}, "then": {"required": ["a"]},
+          "else": {"required": ["b"]}}, [{"k": 1, "a": 1}, {"b": 1}], [{"k": 1}, {"k": 2}, {}]),
+        ({"type": "object", "propertyNames": {"enum": ["a", "b"]}}, [{"a": 1}, {}], [{"c": 1}]),
+        ({"type": "object", "propertyNames": {"pattern": "^a", "maxLength": 2}},
+         [{"ab": 1}], [{"abc": 1}, {"b": 1}]),
+        ({"type": "object", "patternProperties": {"^a": {"type": "string"}, "b$": {"maxLength": 1}}},
+         [{"ab": "x"}, {"cb": 1}], [{"ab": "xy"}, {"ab": 1}, {"cb": "xy"}]),
+        ({"type": "object", "properties": {"a": {}, "b": {}}, "maxProperties": 1}, [{}, {"a": 1}, {"z": 1}],
+         [{"a": 1, "b": 1}, {"a": 1, "z": 1}]),
+        ({"type": "object", "properties": {"a": {}, "b": {}}, "minProperties": 1}, [{"a": 1}, {"z": 1}], [{}]),
+        ({"contains": {"const": 1}, "type": "array", "maxItems": 2}, [[1], [2, 1]], [[], [2], [1, 2, 1]]),
+        ({"type": "array", "contains": {"const": 1}, "minContains": 0, "maxContains": 0}, [[], [2]], [[1]]),
+        ({"properties": {"a": {}}, "allOf": [{"properties": {"b": {}}}], "unevaluatedProperties": False,
+          "type": "object"}, [{"a": 1, "b": 1}], [{"c": 1}]),
+        ({"prefixItems": [{"type": "null"}], "unevaluatedItems": False, "type": "array"}, [[None]], [[None, 1]]),
+        ({"type": "number", "allOf": [{"multipleOf": 4}, {"multipleOf": 6}]}, [0, 12], [4, 6]),
+        ({"type": "string", "pattern": "^(?!ab)", "minLength": 2}, ["ba", "ac"], ["ab", "abc", "a"]),
+        ({"const": {"a": [1, None]}}, [{"a": [1, None]}], [{"a": [1]}, {}]),
+        ({"type": "string", "nullable": True}, ["a"], [None]),
+        ({}, [1, None, [{}]], []),
+        (True, [1], []),
+    ],
+)  # fmt: skip
+def test_meaning_is_kept(schema: Any, right: list[Any], wrong: list[Any]) -> None:
+    validator, matcher = rewritten(schema), library(normalise(schema).schema)
+    assert not matcher.is_error(), matcher.get_error()
+    for value in right:
+        assert validator.is_valid(value), value
+        assert accepts(matcher, value), value
+    for value in wrong:
+        assert not validator.is_valid(value), value
+        assert not accepts(matcher, value), value
+
+
+@pytest.mark.parametrize(
+    ("schema", "pointer", "keyword"),
+    [
+        ({"type": "strin"}, "", "type"),
+        ({"properties": {"a/b": {"required": True}}}, "/properties/a~1b", "required"),
+        ({"items": {"$ref": "#/$defs/nothing"}}, "/items", "$ref"),
+        ({"properties": {"a": {"$ref": "http://elsewhere.test/x"}}}, "/properties/a", "$ref"),
+        ({"$ref": "#"}, "", "$ref"),
+        ({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}, "", None),
+        ({"allOf": [{"type": "string"}, {"type": "number"}]}, "", None),
+        ({"enum": ["\ud800"]}, "", None),
+        (False, "", None),
+        (3, "", None),
+        ({"pattern": "("}, "", None),
+    ],
+)
+def test_refusals_name_the_place(schema: Any, pointer: str, keyword: str | None) -> None:
+    with pytest.raises(GrammarError, match="JSON schema cannot be used: at #") as caught:
+        normalise(schema)
+    assert (caught.value.pointer, caught.value.keyword, caught.value.status) == (pointer, keyword, 400)
+
+
+@pytest.mark.parametrize(
+    ("schema", "pointer", "keyword"),
+    [
+        ({"properties": {"a": {"uniqueItems": True}}}, "/properties/a", "uniqueItems"),
+        ({"items": {"type": "number", "multipleOf": 123457}}, "/items", "multipleOf"),
+        ({"type": "string", "pattern": "(a)\\1"}, "", "pattern"),
+        ({"anyOf": [{"type": "array", "contains": {"const": 1}}]}, "/anyOf/0", "contains"),
+        ({"type": "string", "format": "regex"}, "", "format"),
+        ({"type": "integer", "minimum": 2**53 + 1}, "", "minimum"),
+        ({"type": "number", "exclusiveMinimum": 0, "maximum": 0.5}, "", "exclusiveMinimum"),
+    ],
+)
+def test_residual_keywords_are_named(schema: Any, pointer: str, keyword: str) -> None:
+    assert [(r.pointer, r.keyword) for r in normalise(schema).residual] == [(pointer, keyword)]
+
+
+def test_what_has_no_effect_is_said() -> None:
+    schema = {"$schema": DRAFT7, "dependentRequired": {"a": ["b"]}, "requird": ["a"], "format": "colour"}
+    warned = " ".join(normalise(schema).warnings)
+    assert all(word in warned for word in ("dependentRequired", "requird", "colour"))
+
+
+def test_key_order_is_that_of_the_schema() -> None:
+    schema = {"type": "object", "properties": {"z": {}, "a": {}, "m": {"type": "string"}}, "required": ["m", "k"]}
+    assert list(normalise(schema).schema["properties"]) == ["z", "a", "m", "k"]
+
+
+def test_keys_of_all_of_come_where_it_stands() -> None:
+    base, own = {"properties": {"b": {}}}, {"a": {}}
+    first = normalise({"type": "object", "allOf": [base], "properties": own}).schema
+    last = normalise({"type": "object", "properties": own, "allOf": [base]}).schema
+    assert (list(first["properties"]), list(last["properties"])) == (["b", "a"], ["a", "b"])
+
+
+def test_the_input_is_not_changed() -> None:
+    schema = {"type": "object", "properties": {"a": {"$ref": "#/$defs/b"}}, "$defs": {"b": {"enum": [1]}}}
+    before = json.dumps(schema)
+    normalise(schema)
+    assert json.dumps(schema) == before
+
+
+def _nested(depth: int) -> Any:
+    schema: Any = {}
+    for _ in range(depth):
+        schema = {"properties": {"a": schema}}
+    return schema
+
+
+def _chain(length: int, link: Callable[[Any], Any]) -> Any:
+    """Definitions that refer to the next one each."""
+    definitions = {str(i): link({"$ref": f"#/$defs/{i + 1}"}) for i in range(length)}
+    return {"$ref": "#/$defs/0", "$defs": {**definitions, str(length): {}}}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        _nested(5_000),
+        {"enum": list(range(60_000))},
+        _chain(3_000, lambda ref: {"properties": {"x": ref}}),
+        _chain(50, lambda ref: {"allOf": [ref, ref]}),
+        _chain(50, lambda ref: {"anyOf": [ref, ref]}),
+        {"allOf": [{"anyOf": [{"required": [f"a{i}"]}, {"required": [f"b{i}"]}]} for i in range(30)]},
+        {"oneOf": [{"properties": {f"a{i}": {"type": "string"}}} for i in range(40)]},
+        {"type": "object", "properties": {f"a{i}": {} for i in range(500)}, "minProperties": 250},
+        {"type": "object", "patternProperties": {f"(a|b)*{c}(a|b){{12}}": {"type": "string"} for c in "abcd"}},
+        {"type": "string", "not": {"pattern": "((a{1,100}){1,100}){1,100}"}},
+        {"type": "string", "pattern": "(" * 5_000},
+        {"type": "array", "minItems": 10**9},
+    ],
+    ids=lambda schema: next(iter(schema)),
+)  # fmt: skip
+def test_hostile_schemas_end_soon(schema: Any) -> None:
+    start = time.process_time()
+    try:
+        text = json.dumps(normalise(schema).schema)
+    except GrammarError:
+        text = ""
+    assert time.process_time() - start < 1.5
+    assert len(text) < 2_000_000
+
+
+FORMAT_STRINGS = [
+    "", "a", "2024-02-29", "2023-02-29", "1900-02-29", "2000-02-29", "0000-01-01", "2024-13-01", "12:00:00Z",
+    "12:00:00", "23:59:60Z", "22:59:60Z", "24:00:00Z", "12:00:00+01:00", "2024-02-29T12:00:00Z",
+    "2024-02-29t12:00:00.5z", "2024-02-30T12:00:00Z", "P1Y", "P1Y2D", "PT1H2M", "P", "PT", "P1W", "P1W2D",
+    "a@b.c", "a@b", "@b", "a@", "a..b@c.d", ".a@b.c", "a@-b.c", "a@[127.0.0.1]", "a@[127.0.0.256]",
+    "x" * 65 + "@a.b", "a.b", "-a", "a-", "a--b", "ab--c", "a" * 63, "a" * 64, "a." * 127 + "a", "1.2.3.4",
+    "1.2.3.256", "01.2.3.4", "::", "::1", "1::", "1:2:3:4:5:6:7:8", "1:2:3:4:5:6:7", "::ffff:1.2.3.4",
+    "1::2::3", "12345::", "fe80::1%25", "http://a.b/c?d=e#f", "http://[::1]:80/", "a:b", "//a/b", "/a", "?x",
+    "#y", "http://a b", "%zz", "http://é.x/", "é", "urn:x:y", ":a", "http://a:b@c/d", "/a~0/b~1", "/a~", "a/b",
+    "0#", "0/a", "01/a", "1", "{x}", "{x", "a{+x,y*}b", "{x:3}", "}", "{",
+    "123e4567-e89b-12d3-a456-426614174000", "123e4567e89b12d3a456426614174000",
+    "123e4567-e89b-12d3-a456-42661417400g",
+]  # fmt: skip
+
+
+FORMATS = (
+    "date time date-time duration email hostname ipv4 ipv6 uuid uri uri-reference iri iri-reference uri-template "
+    "json-pointer relative-json-pointer"
+)
+
+
+@pytest.mark.parametrize("name", FORMATS.split())
+def test_formats_allow_nothing_invalid(name: str) -> None:
+    found = formats.lookup(name, 2020)
+    assert found is not None
+    reference = jsonschema_rs.Draft202012Validator({"format": name}, validate_formats=True)
+    language = pattern.Language(found.terms)
+    ours = {s for s in FORMAT_STRINGS if language.matches(s) and len(s) <= (found.max_length or len(s))}
+    theirs = {s for s in FORMAT_STRINGS if reference.is_valid(s)}
+    assert ours <= theirs, ours - theirs
+    assert ours, "nothing allowed"
+
+
+def test_a_format_of_a_later_draft_is_an_annotation() -> None:
+    assert normalise({"$schema": DRAFT4, "type": "string", "format": "uuid"}).schema == {"type": "string"}
+
+
+def test_real_schemas() -> None:
+    path = SHARED / "data" / "json_schemas" / "schemas.jsonl"
+    if not path.exists():
+        pytest.skip("the labelled schemas are not here")
+    lines = [json.loads(line) for line in path.read_text().strip().split("\n")]
+    wrong, refused, residual = [], [], 0
+    for line in lines:
+        try:
+            normalised = normalise(line["schema"])
+        except GrammarError as error:
+            refused.append((line["id"], str(error)))
+            continue
+        residual += bool(normalised.residual)
+        validator = jsonschema_rs.Draft202012Validator(normalised.schema)
+        for test in line["tests"]:
+            verdict = validator.is_valid(test["data"])
+            if verdict and normalised.checks is not None:
+                verdict = passes_check(normalised, test["data"])
+            if verdict != test["valid"] and "e+" not in json.dumps(test["data"]):  # draft 4: 1e+20 is no integer
+                wrong.append((line["id"], test["origin"], verdict))
+    assert len(refused) <= len(lines) * 0.01, refused
+    assert residual <= len(lines) * 0.07
+    assert not wrong
