@@ -6,7 +6,7 @@ of the chat template turns them off.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -113,7 +113,7 @@ def find_reasoning(name: str, template: str | None) -> ThinkingFormat | None:
     if name == "none":
         return None
     if name not in REASONING:
-        known = ", ".join(["auto", "none", *REASONING])
+        known = ", ".join(NAMES)
         raise ConfigError(f"--reasoning-parser {name!r} is no reasoning parser; known are: {known}.")
     return REASONING[name]
 
@@ -276,6 +276,5 @@ def parse_reasoning(format: ThinkingFormat, text: str, opened: bool | None = Non
     return "".join(p.reasoning for p in parts), "".join(p.text for p in parts)
 
 
-def names() -> Sequence[str]:
-    """All names that `--reasoning-parser` takes."""
-    return ["auto", "none", *REASONING]
+NAMES = ("auto", "none", *REASONING)
+"""what `--reasoning-parser` takes"""

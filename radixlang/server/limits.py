@@ -13,7 +13,8 @@ import numpy as np
 
 from radixlang.config import GrammarConfig
 from radixlang.errors import RequestError
-from radixlang.grammar.spec import spec_of
+from radixlang.grammar.spec import make_spec, spec_of
+from radixlang.messages import GrammarSpec
 from radixlang.sampling_params import SamplingParams
 from radixlang.server.stream import GenerateRequest
 from radixlang.text.stop_regex import compile_stop_regex
@@ -168,6 +169,14 @@ class Limits:
         if sampling.custom_params is not None:
             changes["custom_params"] = None
         return msgspec.structs.replace(sampling, **changes) if changes else sampling
+
+    def spec(self, kind: str, text: str, param: str) -> GrammarSpec:
+        """A constraint as this server's options have it. `param`: what the client calls it.
+
+        Raises:
+            GrammarError: it is too long, or its JSON cannot be read.
+        """
+        return make_spec(kind, text, self._any_whitespace, self._refuse_residual, param)
 
     def _constrain(self, request: GenerateRequest, sampling: SamplingParams) -> SamplingParams:
         """Give the request the constraint that its parameters hold; the parameters without it."""

@@ -7,12 +7,11 @@ like (`structural_tag`), so that what a constrained model writes is read back as
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
 
 from radixlang.errors import ConfigError
 from radixlang.parsers.tools.syntax import CallDelta, Delta, Syntax, Tool, ToolParser
 
-__all__ = ["CallDelta", "Delta", "SYNTAXES", "Syntax", "Tool", "ToolParser", "detect_syntax", "find_syntax", "names"]
+__all__ = ["NAMES", "SYNTAXES", "CallDelta", "Delta", "Syntax", "Tool", "ToolParser", "detect_syntax", "find_syntax"]
 
 SYNTAXES: dict[str, str] = {
     "hermes": "hermes:Hermes",
@@ -73,7 +72,7 @@ def find_syntax(name: str, template: str | None) -> tuple[str, Syntax] | None:
         found = detect_syntax(template or "")
         return None if found is None else find_syntax(found, template)
     if name not in SYNTAXES:
-        raise ConfigError(f"--tool-call-parser {name!r} is no tool-call parser; known are: {', '.join(names())}.")
+        raise ConfigError(f"--tool-call-parser {name!r} is no tool-call parser; known are: {', '.join(NAMES)}.")
     module, _, attribute = SYNTAXES[name].partition(":")
     made: type[Syntax] = getattr(importlib.import_module(f"{__name__}.{module}"), attribute)
     return name, made(template or "")
@@ -84,6 +83,5 @@ def detect_syntax(template: str) -> str | None:
     return next((name for markers, name in _MARKERS if all(marker in template for marker in markers)), None)
 
 
-def names() -> Sequence[str]:
-    """All names that `--tool-call-parser` takes."""
-    return ["auto", "none", *SYNTAXES]
+NAMES = ("auto", "none", *SYNTAXES)
+"""what `--tool-call-parser` takes"""

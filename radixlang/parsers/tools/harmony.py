@@ -27,6 +27,7 @@ class Harmony(Syntax):
     between them is text; thoughts are the reasoning parser's matter."""
 
     marked = False
+    thoughts = True
     triggers = ("<|channel|>", "<|start|>assistant", "<|end|>", "<|call|>", "<|return|>")
 
     def read_calls(self, r: Reader, out: Output, trigger: str) -> Steps[bool]:

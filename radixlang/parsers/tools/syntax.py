@@ -135,6 +135,9 @@ class Syntax:
     marked: ClassVar[bool] = True
     """an answer with calls begins with text or `triggers[0]`, and everything that does is free or a call"""
 
+    thoughts: ClassVar[bool] = False
+    """the structural tag has room for the thoughts in front of an answer"""
+
     def read_calls(self, r: Reader, out: Output, trigger: str) -> Steps[bool]:
         """Read the calls at `r.at`, where `trigger` stands, and go behind them. False: there is none."""
         raise NotImplementedError
