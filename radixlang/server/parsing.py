@@ -36,6 +36,11 @@ class Parsers:
         text = format.end if forced or not format.answer_start else format.answer_start
         return tuple(self._tokenizer.encode(text, add_special_tokens=False))
 
+    def start_id(self, format: ThinkingFormat) -> int | None:
+        """The token that begins thoughts; None where that takes several."""
+        ids = self._tokenizer.encode(format.start, add_special_tokens=False)
+        return ids[0] if len(ids) == 1 else None
+
     def need_special(self, reasoning: ThinkingFormat | None, syntax: Syntax | None) -> bool:
         """Whether the marks of these are special tokens, which texts show only when asked to."""
         marks = [*((reasoning.start, reasoning.end) if reasoning else ()), *(syntax.triggers if syntax else ())]

@@ -96,6 +96,7 @@ def behind_thoughts(
         return spec, thoughts
     end = hub.parsers.end_ids(format, forced=budget is not None)
     spec = spec or GrammarSpec("any", "")
-    spec = msgspec.structs.replace(spec, thinking_end=end, thinking_budget=budget)
-    # What must end with the mark begins inside the thoughts.
-    return spec, Thoughts(format, True, thoughts.end_ids)
+    # Whether the model thinks is told by its first token; where that cannot be, it has to think.
+    start = None if thoughts.opened else hub.parsers.start_id(format)
+    spec = msgspec.structs.replace(spec, thinking_end=end, thinking_budget=budget, thinking_start=start)
+    return spec, Thoughts(format, None if start is not None else True, thoughts.end_ids)
