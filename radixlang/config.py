@@ -166,7 +166,8 @@ class ServerConfig:
     incremental_streaming_output: bool = flag(False, "Native streams carry deltas instead of the whole text.")
     default_chat_template_kwargs: str = flag("{}", "JSON object passed to the chat template.")
     reasoning_parser: str = flag(
-        "auto", "How the model writes its thoughts; auto looks into the chat template, none leaves them in the text."
+        "auto",
+        "How the model writes its thoughts; auto looks into the chat template, none leaves them in the text.",
     )
     tool_call_parser: str = flag(
         "auto", "How the model writes tool calls; auto looks into the chat template, none leaves them in the text."

@@ -96,7 +96,9 @@ class GrammarManager:
 
     def _compile(self, spec: GrammarSpec) -> Grammar:
         if self._backend == "none":
-            raise GrammarError("This server runs with --grammar-backend none and takes no constraints", param=spec.kind)
+            raise GrammarError(
+                "This server runs with --grammar-backend none and takes no constraints", param=spec.kind
+            )
         try:
             if spec.kind == "any":
                 return AnyGrammar(self.vocabulary)

@@ -22,7 +22,9 @@ def key_of(spec: GrammarSpec) -> str:
     return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def spec_of(sampling: SamplingParams, any_whitespace: bool = False, refuse_residual: bool = False) -> GrammarSpec | None:
+def spec_of(
+    sampling: SamplingParams, any_whitespace: bool = False, refuse_residual: bool = False
+) -> GrammarSpec | None:
     """The constraint in sampling parameters, None if there is none.
 
     Raises:

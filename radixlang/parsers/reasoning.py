@@ -143,8 +143,8 @@ class Thought:
 
 
 class ReasoningParser:
-    """Splits one text. `opened` as `ThinkingFormat.begins_open` has it; `verbatim` keeps markers and white space in
-    the reasoning, so that reasoning and text together are what the model wrote."""
+    """Splits one text. `opened` as `ThinkingFormat.begins_open` has it; `verbatim` keeps markers and white space
+    in the reasoning, so that reasoning and text together are what the model wrote."""
 
     def __init__(self, format: ThinkingFormat, opened: bool | None, verbatim: bool = False) -> None:
         self.format = format

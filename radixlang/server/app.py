@@ -63,9 +63,15 @@ ROUTES: list[Route] = [
     Route("/detokenize", _POST, tokens.detokenize, "Token ids to text.", protocol.DetokenizeBody),
     Route("/v1/detokenize", _POST, tokens.detokenize, "Same as /detokenize.", protocol.DetokenizeBody),
     Route(
-        "/parse_function_call", _POST, parsed.parse_function_call, "Read tool calls in a text.", parsed.ParseCallBody
+        "/parse_function_call",
+        _POST,
+        parsed.parse_function_call,
+        "Read tool calls in a text.",
+        parsed.ParseCallBody,
     ),
-    Route("/separate_reasoning", _POST, parsed.separate_reasoning, "Tell thoughts from text.", parsed.SeparateBody),
+    Route(
+        "/separate_reasoning", _POST, parsed.separate_reasoning, "Tell thoughts from text.", parsed.SeparateBody
+    ),
     Route("/health", _GET, admin.health, "Alive and taking requests.", answer=_TEXT),
     Route("/ready", _GET, admin.health, "Same as /health: the port opens when all is ready.", answer=_TEXT),
     Route("/health_generate", _GET, admin.health_generate, "Alive, shown by one token.", answer=_TEXT),

@@ -37,10 +37,14 @@ async def parse_function_call(server: Server, request: Request, body: ParseCallB
         try:
             found = find_syntax(body.tool_call_parser, getattr(server.hub.tokenizer, "chat_template", None))
         except ConfigError as error:
-            raise RequestError(str(error).replace("--tool-call-parser", "tool_call_parser"), "tool_call_parser") from None
+            raise RequestError(
+                str(error).replace("--tool-call-parser", "tool_call_parser"), "tool_call_parser"
+            ) from None
         syntax = found[1] if found else None
     if syntax is None:
-        raise RequestError("This server has no tool-call parser: name one in tool_call_parser.", "tool_call_parser")
+        raise RequestError(
+            "This server has no tool-call parser: name one in tool_call_parser.", "tool_call_parser"
+        )
     read = syntax.parse(body.text, check_tools(body.tools) or None)
     calls = [{"tool_index": call.index, "name": call.name, "parameters": call.arguments} for call in read.calls]
     return json_response({"normal_text": read.text, "calls": calls})
@@ -55,8 +59,12 @@ async def separate_reasoning(server: Server, request: Request, body: SeparateBod
             source = getattr(server.hub.tokenizer, "chat_template", None)
             format = find_reasoning(body.reasoning_parser, source)
         except ConfigError as error:
-            raise RequestError(str(error).replace("--reasoning-parser", "reasoning_parser"), "reasoning_parser") from None
+            raise RequestError(
+                str(error).replace("--reasoning-parser", "reasoning_parser"), "reasoning_parser"
+            ) from None
     if format is None:
-        raise RequestError("This server has no reasoning parser: name one in reasoning_parser.", "reasoning_parser")
+        raise RequestError(
+            "This server has no reasoning parser: name one in reasoning_parser.", "reasoning_parser"
+        )
     reasoning, text = parse_reasoning(format, body.text)
     return json_response({"reasoning_text": reasoning, "text": text})

@@ -24,7 +24,8 @@ class Parsers:
         source = getattr(tokenizer, "chat_template", None)
         self.reasoning: ThinkingFormat | None = find_reasoning(config.reasoning_parser, source)
         found = find_syntax(config.tool_call_parser, getattr(tokenizer, "tool_template", None) or source)
-        self.syntax_name, self.syntax = found or (None, None)
+        self.syntax_name: str | None = found[0] if found else None
+        self.syntax: Syntax | None = found[1] if found else None
         names = [tokenizer.id_to_token(index) for index in getattr(tokenizer, "special_ids", ())]
         self._special = [name for name in names if name]
         if self.reasoning or self.syntax_name:
@@ -32,7 +33,7 @@ class Parsers:
             log.info("reasoning parser %s, tool-call parser %s", name, self.syntax_name)
 
     def end_ids(self, format: ThinkingFormat, forced: bool = False) -> tuple[int, ...]:
-        """The tokens that end thoughts. `forced`: as they are written for a model that does not end them itself."""
+        """The tokens that end thoughts. `forced`: as they are written for a model that does not end them."""
         text = format.end if forced or not format.answer_start else format.answer_start
         return tuple(self._tokenizer.encode(text, add_special_tokens=False))
 

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - texts as models write them
 """One text per syntax, as the models' templates write it, and what must be read out of it."""
 
 from __future__ import annotations
@@ -76,10 +77,13 @@ SAMPLES = [
         [PARIS, FIND],
         SAID,
     ),
-    Sample("qwen", '<tool_call>{"arguments": {}, "name": "clock"}</tool_call> done', [("clock", {})], "done", False),
+    Sample(
+        "qwen", '<tool_call>{"arguments": {}, "name": "clock"}</tool_call> done', [("clock", {})], "done", False
+    ),
     Sample(
         "qwen3_coder",
-        HEAD + "<tool_call>\n<function=get_weather>\n<parameter=city>\nZürich\nWest\n</parameter>\n<parameter=days>\n3\n"
+        HEAD
+        + "<tool_call>\n<function=get_weather>\n<parameter=city>\nZürich\nWest\n</parameter>\n<parameter=days>\n3\n"
         "</parameter>\n<parameter=units>\nmetric\n</parameter>\n<parameter=detailed>\ntrue\n</parameter>\n</function>\n"
         f'</tool_call>\n<tool_call>\n<function=search>\n<parameter=query>\nsay "hi" <b>\n</parameter>\n'
         f"<parameter=filters>\n{FILTERS}\n</parameter>\n<parameter=note>\nnull\n</parameter>\n</function>\n</tool_call>",
@@ -114,21 +118,24 @@ SAMPLES = [
     ),
     Sample(
         "mistral",
-        HEAD + f'[TOOL_CALLS][{{"name": "get_weather", "arguments": {P}}}, {{"name": "search", "arguments": {F}}}]',
+        HEAD
+        + f'[TOOL_CALLS][{{"name": "get_weather", "arguments": {P}}}, {{"name": "search", "arguments": {F}}}]',
         [PARIS, FIND],
         SAID,
     ),
     Sample("mistral", f"[TOOL_CALLS]get_weather[ARGS]{P}[TOOL_CALLS]search{F}", [PARIS, FIND], strict=False),
     Sample(
         "deepseekv3",
-        HEAD + f"{SP}{CB}function{CS}get_weather\n```json\n{P}\n```{CE}\n{CB}function{CS}search\n```json\n{F}\n```{CE}{SF}",
+        HEAD
+        + f"{SP}{CB}function{CS}get_weather\n```json\n{P}\n```{CE}\n{CB}function{CS}search\n```json\n{F}\n```{CE}{SF}",
         [PARIS, FIND],
         SAID,
     ),
     Sample("deepseekv31", HEAD + f"{SP}{CB}get_weather{CS}{P}{CE}{CB}search{CS}{F}{CE}{SF}", [PARIS, FIND], SAID),
     Sample(
         "kimi_k2",
-        HEAD + f"<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>{P}"
+        HEAD
+        + f"<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>{P}"
         f"<|tool_call_end|><|tool_call_begin|>functions.search:1<|tool_call_argument_begin|>{F}<|tool_call_end|>"
         "<|tool_calls_section_end|>",
         [PARIS, FIND],
@@ -136,7 +143,8 @@ SAMPLES = [
     ),
     Sample(
         "glm45",
-        HEAD + "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Zürich\nWest</arg_value>\n<arg_key>days</arg_key>\n"
+        HEAD
+        + "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Zürich\nWest</arg_value>\n<arg_key>days</arg_key>\n"
         "<arg_value>3</arg_value>\n<arg_key>units</arg_key>\n<arg_value>metric</arg_value>\n<arg_key>detailed</arg_key>\n"
         '<arg_value>true</arg_value>\n</tool_call>\n<tool_call>search\n<arg_key>query</arg_key>\n<arg_value>say "hi" <b>'
         f"</arg_value>\n<arg_key>filters</arg_key>\n<arg_value>{FILTERS}</arg_value>\n<arg_key>note</arg_key>\n"
@@ -165,7 +173,8 @@ SAMPLES = [
     Sample("gpt-oss", "<|channel|>final<|message|>Hello there", [], "Hello there"),
     Sample(
         "minimax-m2",
-        HEAD + '<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">Zürich\nWest</parameter>\n'
+        HEAD
+        + '<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">Zürich\nWest</parameter>\n'
         '<parameter name="days">3</parameter>\n<parameter name="units">metric</parameter>\n'
         '<parameter name="detailed">true</parameter>\n</invoke>\n<invoke name="search">\n'
         f'<parameter name="query">say "hi" <b></parameter>\n<parameter name="filters">{FILTERS}</parameter>\n'
@@ -175,7 +184,8 @@ SAMPLES = [
     ),
     Sample(
         "gemma4",
-        HEAD + '<|tool_call>call:get_weather{city:<|"|>Zürich\nWest<|"|>,days:3,units:<|"|>metric<|"|>,detailed:true}<tool_call|>'
+        HEAD
+        + '<|tool_call>call:get_weather{city:<|"|>Zürich\nWest<|"|>,days:3,units:<|"|>metric<|"|>,detailed:true}<tool_call|>'
         '<|tool_call>call:search{query:<|"|>say "hi" <b><|"|>,filters:{tags:[<|"|>a}<|"|>,<|"|>]b<|"|>],year:2.5},'
         "note:null}<tool_call|>",
         [PARIS, FIND],
@@ -195,7 +205,8 @@ SAMPLES = [
     Sample("cohere_command4", "<|START_TEXT|>Hello there<|END_TEXT|>", [], "Hello there"),
     Sample(
         "phi4",
-        HEAD + f'<|tool_call|>[{{"name": "get_weather", "arguments": {P}}}, {{"name": "search", "arguments": {F}}}]'
+        HEAD
+        + f'<|tool_call|>[{{"name": "get_weather", "arguments": {P}}}, {{"name": "search", "arguments": {F}}}]'
         "<|/tool_call|>",
         [PARIS, FIND],
         SAID,

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radixlang.errors import ConfigError
-from radixlang.parsers.reasoning import REASONING, ReasoningParser, detect_reasoning, find_reasoning, parse_reasoning
+from radixlang.parsers.reasoning import (
+    REASONING,
+    ReasoningParser,
+    detect_reasoning,
+    find_reasoning,
+    parse_reasoning,
+)
 
 HARMONY = (
     "<|channel|>analysis<|message|>Easy.<|end|><|start|>assistant<|channel|>commentary<|message|>One moment."
@@ -27,7 +35,10 @@ def test_every_format_reads_its_own_marks() -> None:
             assert parse_reasoning(form, "a\n</think>\n\nb") == ("", "<think>a\n</think>\n\nb")
             continue
         text = f"{form.start}\nfirst a,\nthen b\n{form.end}\n\nThe answer. "
-        assert parse_reasoning(form, text) == ("first a,\nthen b", "The answer. " if name != "gpt-oss" else "\n\nThe answer. ")
+        assert parse_reasoning(form, text) == (
+            "first a,\nthen b",
+            "The answer. " if name != "gpt-oss" else "\n\nThe answer. ",
+        )
         assert read(name, list(text)) == parse_reasoning(form, text)
 
 
@@ -68,10 +79,22 @@ def test_harmony_channels() -> None:
 @given(data=st.data())
 def test_any_split_gives_the_same(name: str, verbatim: bool, opened: bool | None, data: st.DataObject) -> None:
     form = REASONING[name]
-    shards = [form.start, form.end, *form.breaks, HARMONY, " ", "\n", "word", "<", "</thi", "<|channel|>", "<|end|>"]
+    shards = [
+        form.start,
+        form.end,
+        *form.breaks,
+        HARMONY,
+        " ",
+        "\n",
+        "word",
+        "<",
+        "</thi",
+        "<|channel|>",
+        "<|end|>",
+    ]
     text = "".join(data.draw(st.lists(st.sampled_from(shards), max_size=8)))
     marks = sorted({0, len(text), *data.draw(st.lists(st.integers(0, len(text)), max_size=20))})
-    pieces = [text[a:b] for a, b in zip(marks, marks[1:], strict=False)]
+    pieces = [text[a:b] for a, b in itertools.pairwise(marks)]
     whole = read(name, [text], opened, verbatim)
     assert read(name, pieces, opened, verbatim) == whole
     if verbatim and name != "gpt-oss" and not form.inline:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import re
@@ -18,7 +19,7 @@ from radixlang.messages import GrammarSpec
 from radixlang.parsers.tools import SYNTAXES, Tool, detect_syntax, find_syntax
 from radixlang.parsers.tools.plain_json import PlainJson, calls_schema
 
-from .samples import CLOCK, PARIS, FIND, PLAIN, SAMPLES, TOOLS, WEATHER, Sample
+from .samples import CLOCK, FIND, PARIS, PLAIN, SAMPLES, TOOLS, WEATHER, Sample
 
 NAMES = [name for name in SYNTAXES if name not in ("hermes", "qwen25", "glm")]
 ids = [f"{s.syntax}{i}" for i, s in enumerate(SAMPLES)]
@@ -49,7 +50,7 @@ def plain(calls):
 
 def cut(text, places):
     marks = sorted({0, len(text), *(place % (len(text) + 1) for place in places)})
-    return [text[a:b] for a, b in zip(marks, marks[1:], strict=False)]
+    return [text[a:b] for a, b in itertools.pairwise(marks)]
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=ids)
@@ -67,7 +68,11 @@ def test_samples(sample: Sample, eager: bool) -> None:
 
 #: pieces from which texts are put together that are nearly calls
 SHARDS = [
-    *{mark for s in SAMPLES for mark in re.findall(r"<[^<>]*>|\[[A-Z_]+\]|[{}\[\]\"',:;()= \n]|\w+|[^\w\s]", s.text)},
+    *{
+        mark
+        for s in SAMPLES
+        for mark in re.findall(r"<[^<>]*>|\[[A-Z_]+\]|[{}\[\]\"',:;()= \n]|\w+|[^\w\s]", s.text)
+    },
     *(sample.text for sample in SAMPLES),
 ]
 
@@ -135,14 +140,19 @@ def test_arguments_arrive_while_they_are_written() -> None:
     assert parser.feed('ry": "a').calls[0].arguments == 'ry": "a'
     assert parser.feed('b"}}').calls[0].arguments == 'b"}'
     coder = syntax_of("qwen3_coder").parser(TOOLS, eager=True)
-    assert coder.feed("<tool_call>\n<function=search>\n<parameter=query>\nx\n").calls[0].arguments == '{"query": "x'
+    assert (
+        coder.feed("<tool_call>\n<function=search>\n<parameter=query>\nx\n").calls[0].arguments == '{"query": "x'
+    )
     assert coder.feed('"y').calls[0].arguments == '\\n\\"y'
 
 
 def test_ids() -> None:
     assert re.fullmatch(r"call_[0-9a-f]{24}", read("qwen", [SAMPLES[0].text])[1][0][0])
     kimi = next(s for s in SAMPLES if s.syntax == "kimi_k2")
-    assert [id for id, _, _ in read("kimi_k2", [kimi.text])[1]] == ["functions.get_weather:0", "functions.search:1"]
+    assert [id for id, _, _ in read("kimi_k2", [kimi.text])[1]] == [
+        "functions.get_weather:0",
+        "functions.search:1",
+    ]
     mistral = next(s for s in SAMPLES if s.syntax == "mistral")
     assert re.fullmatch(r"[0-9a-f]{9}", read("mistral", [mistral.text])[1][0][0])
 
@@ -172,7 +182,11 @@ def test_syntax_from_the_template(template: str, name: str | None) -> None:
 
 
 def test_mistral_writes_the_form_of_its_template() -> None:
-    for template, begin in (("[TOOL_CALLS] [", "[TOOL_CALLS] ["), ("[TOOL_CALLS][", "[TOOL_CALLS]["), ("[ARGS]", "[TOOL_CALLS]clock[")):
+    for template, begin in (
+        ("[TOOL_CALLS] [", "[TOOL_CALLS] ["),
+        ("[TOOL_CALLS][", "[TOOL_CALLS]["),
+        ("[ARGS]", "[TOOL_CALLS]clock["),
+    ):
         found = find_syntax("mistral", template)[1].structural_tag([CLOCK], at_least_one=True)
         assert (found["begin"] if "begin" in found else found["tags"][0]["begin"]).startswith(begin)
 
@@ -209,7 +223,7 @@ def test_tags_accept_the_samples(sample: Sample, engine, tokenizer) -> None:
     syntax = syntax_of(sample.syntax)
     assert accepted(compiled(engine, syntax, TOOLS), tokenizer, sample.text)
     forced = compiled(engine, syntax, TOOLS, at_least_one=True)
-    head, _, rest = sample.text.partition("\n\n") if sample.said else ("", "", sample.text)
+    rest = sample.text.partition("\n\n")[2] if sample.said else sample.text
     assert accepted(forced, tokenizer, rest) == bool(sample.calls and sample.text[:14] != "<|python_tag|>")
     assert not accepted(forced, tokenizer, "No.")
     if len(sample.calls) > 1:
@@ -230,7 +244,7 @@ CLOSED = Tool(
     {
         "type": "object",
         "properties": {
-            "mode": {"enum": ["on", "off", "näch\"t"]},
+            "mode": {"enum": ["on", "off", 'näch"t']},
             "level": {"type": "integer", "minimum": 0, "maximum": 99},
             "flag": {"type": "boolean"},
             "maybe": {"anyOf": [{"type": "integer", "minimum": 1, "maximum": 9}, {"type": "null"}]},
@@ -247,7 +261,11 @@ CLOSED = Tool(
 )
 LOOSE = Tool(
     "loose",
-    {"type": "object", "properties": {"a": {"enum": [1, 2]}, "b": {"type": "boolean"}}, "additionalProperties": False},
+    {
+        "type": "object",
+        "properties": {"a": {"enum": [1, 2]}, "b": {"type": "boolean"}},
+        "additionalProperties": False,
+    },
 )
 
 
@@ -275,7 +293,10 @@ def test_what_tags_generate_is_read_back(name: str, engine) -> None:
     rng = random.Random(name)
     seen = 0
     if name == "gpt-oss":
-        tags = {"type": "structural_tag", "format": {"type": "or", "elements": [syntax.tag(tool) for tool in tools]}}
+        tags = {
+            "type": "structural_tag",
+            "format": {"type": "or", "elements": [syntax.tag(tool) for tool in tools]},
+        }
         grammar = engine.compile(GrammarSpec("structural_tag", json.dumps(tags)))
     else:
         grammar = compiled(engine, syntax, tools, at_least_one=True)
@@ -300,7 +321,9 @@ def test_plain_calls(engine) -> None:
     refers = Tool(
         "tree",
         {
-            "$defs": {"n": {"type": "object", "properties": {"next": {"$ref": "#/$defs/n"}}, "required": ["next"]}},
+            "$defs": {
+                "n": {"type": "object", "properties": {"next": {"$ref": "#/$defs/n"}}, "required": ["next"]}
+            },
             "type": "object",
             "properties": {"root": {"anyOf": [{"$ref": "#/$defs/n"}, {"type": "null"}, {"$ref": "#/$defs/m"}]}},
         },

@@ -168,7 +168,9 @@ class FakeEngine:
 
     def _start(self, message: Generate) -> None:
         prompt = unpack_ids(message.input_ids).tolist()
-        spelled = [bytes([i]) if i < 256 else self.hub.tokenizer.token_bytes(i) for i in prompt if i not in (EOS, BOS)]
+        spelled = [
+            bytes([i]) if i < 256 else self.hub.tokenizer.token_bytes(i) for i in prompt if i not in (EOS, BOS)
+        ]
         text = b"".join(spelled).decode("utf-8", "replace")
         if message.embed:
             angles = np.arange(1, HIDDEN + 1) * (sum(prompt) + 1)

@@ -1,7 +1,7 @@
 """Structured answers, tool calls and thoughts through a real HTTP server over the fake engine.
 
-The fake engine says what the prompt tells it to, whatever the constraint: here it is seen that the right constraint
-reaches the engine, and that what comes back is read rightly, streamed or not.
+The fake engine says what the prompt tells it to, whatever the constraint: here it is seen that the right
+constraint reaches the engine, and that what comes back is read rightly, streamed or not.
 """
 
 from __future__ import annotations
@@ -109,7 +109,11 @@ def both(server: Live, body: dict[str, Any]) -> tuple[dict[str, Any], str]:
 @pytest.mark.parametrize(
     ("fields", "kind", "text"),
     [
-        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}}, "json_schema", SCHEMA),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}},
+            "json_schema",
+            SCHEMA,
+        ),
         ({"response_format": {"type": "json_object"}}, "json_schema", {"type": "object"}),
         ({"response_format": {"type": "json_object", "schema": SCHEMA}}, "json_schema", SCHEMA),
         ({"json_schema": SCHEMA}, "json_schema", SCHEMA),
@@ -125,8 +129,16 @@ def both(server: Live, body: dict[str, Any]) -> tuple[dict[str, Any], str]:
         ({"structured_outputs": {"json_object": True}}, "json_schema", {"type": "object"}),
         ({"structured_outputs": {"regex": "a+"}}, "regex", None),
         ({"structured_outputs": {"grammar": "a+"}}, "ebnf", None),
-        ({"structural_tag": {"type": "structural_tag", "format": {}}}, "structural_tag", {"type": "structural_tag", "format": {}}),
-        ({"response_format": {"type": "structural_tag", "format": {"a": 1}}}, "structural_tag", {"type": "structural_tag", "format": {"a": 1}}),
+        (
+            {"structural_tag": {"type": "structural_tag", "format": {}}},
+            "structural_tag",
+            {"type": "structural_tag", "format": {}},
+        ),
+        (
+            {"response_format": {"type": "structural_tag", "format": {"a": 1}}},
+            "structural_tag",
+            {"type": "structural_tag", "format": {"a": 1}},
+        ),
         (
             {"response_format": {"type": "structural_tag", "structures": [{}], "triggers": ["x"]}},
             "structural_tag",
@@ -148,13 +160,24 @@ def test_every_spelling(server: Live, fields: dict, kind: str, text: Any) -> Non
 
 
 def test_no_constraint(server: Live) -> None:
-    for fields in ({}, {"response_format": {"type": "text"}}, {"regex": ""}, {"json_schema": None}, {"tools": [CLOCK]}):
+    for fields in (
+        {},
+        {"response_format": {"type": "text"}},
+        {"regex": ""},
+        {"json_schema": None},
+        {"tools": [CLOCK]},
+    ):
         server.ok(CHAT, ask("x", **fields))
         assert spec(server) is None
 
 
 def test_native_constraints(server: Live) -> None:
-    for field, value in (("json_schema", json.dumps(SCHEMA)), ("regex", "a"), ("ebnf", "a"), ("structural_tag", "{}")):
+    for field, value in (
+        ("json_schema", json.dumps(SCHEMA)),
+        ("regex", "a"),
+        ("ebnf", "a"),
+        ("structural_tag", "{}"),
+    ):
         server.ok("/generate", {"text": "[say:x]", "sampling_params": {field: value}})
         assert spec(server) == GrammarSpec(field, value)
     error = server.refused("/generate", {"text": "x", "sampling_params": {"json_schema": SCHEMA}})
@@ -177,7 +200,11 @@ def test_native_constraints(server: Live) -> None:
         ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs.choice", "exclude"),
         ({"tool_choice": "required"}, "tool_choice", "needs tools"),
         ({"tool_choice": "required", "tools": [CLOCK], "regex": "a"}, "tool_choice", "regex exclude"),
-        ({"tool_choice": {"type": "function", "function": {"name": "f"}}, "tools": [CLOCK]}, "tool_choice", "has clock"),
+        (
+            {"tool_choice": {"type": "function", "function": {"name": "f"}}, "tools": [CLOCK]},
+            "tool_choice",
+            "has clock",
+        ),
         ({"tool_choice": {"type": "function"}, "tools": [CLOCK]}, "tool_choice", "name"),
         ({"tool_choice": {"type": "custom"}, "tools": [CLOCK]}, "tool_choice", "must be"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools", "tools[0].function.name"),
@@ -219,7 +246,9 @@ def test_forced_calls_without_a_syntax(server: Live) -> None:
 
 
 def test_forced_calls_are_read(qwen: Live) -> None:
-    body = ask(CALLS, tools=[WEATHER, CLOCK], tool_choice="required", chat_template_kwargs={"enable_thinking": False})
+    body = ask(
+        CALLS, tools=[WEATHER, CLOCK], tool_choice="required", chat_template_kwargs={"enable_thinking": False}
+    )
     message, reason = both(qwen, body)
     assert reason == "tool_calls"
     assert message["content"] == ""
@@ -342,7 +371,11 @@ def test_thoughts_are_told_apart(qwen: Live) -> None:
 
 def test_thoughts_in_one_piece(qwen: Live) -> None:
     chunks = qwen.events(CHAT, ask(THOUGHT, stream_reasoning=False))
-    thoughts = [c["choices"][0]["delta"]["reasoning_content"] for c in chunks if "reasoning_content" in c["choices"][0]["delta"]]
+    thoughts = [
+        c["choices"][0]["delta"]["reasoning_content"]
+        for c in chunks
+        if "reasoning_content" in c["choices"][0]["delta"]
+    ]
     assert thoughts == ["One, two."]
 
 
@@ -355,8 +388,14 @@ def test_a_constraint_begins_behind_the_thoughts(qwen: Live) -> None:
     assert spec(qwen).thinking_start == VOCAB  # it may do without
     message, _ = both(qwen, ask("Three.", regex="Three\\."))
     assert (message["reasoning_content"], message["content"]) == (None, "Three.")
-    for off in ({"enable_thinking": False}, {"chat_template_kwargs": {"enable_thinking": False}}, {"reasoning_effort": "none"},
-                {"reasoning": {"enabled": False}}, {"thinking": {"type": "disabled"}}, {"thinking": False}):
+    for off in (
+        {"enable_thinking": False},
+        {"chat_template_kwargs": {"enable_thinking": False}},
+        {"reasoning_effort": "none"},
+        {"reasoning": {"enabled": False}},
+        {"thinking": {"type": "disabled"}},
+        {"thinking": False},
+    ):
         qwen.ok(CHAT, {**body, **off})
         assert spec(qwen).thinking_end == (), off
     # what the prompt shows comes first
@@ -413,7 +452,11 @@ def test_parse_endpoints(server: Live, qwen: Live) -> None:
     for where, given in ((server, body), (qwen, {**body, "tool_call_parser": None})):
         answer = where.ok("/parse_function_call", given)
         assert answer["normal_text"] == "Hm."
-        assert answer["calls"][0] == {"tool_index": 0, "name": "get_weather", "parameters": '{"city": "Rome", "days": 2}'}
+        assert answer["calls"][0] == {
+            "tool_index": 0,
+            "name": "get_weather",
+            "parameters": '{"city": "Rome", "days": 2}',
+        }
     assert "known are" in server.refused("/parse_function_call", {**body, "tool_call_parser": "x"})["message"]
     assert "name one" in server.refused("/parse_function_call", {"text": "x"})["message"]
     answer = server.ok("/separate_reasoning", {"text": "One</think>Two", "reasoning_parser": "deepseek-r1"})

@@ -11,7 +11,17 @@ import importlib
 from radixlang.errors import ConfigError
 from radixlang.parsers.tools.syntax import CallDelta, Delta, Syntax, Tool, ToolParser
 
-__all__ = ["NAMES", "SYNTAXES", "CallDelta", "Delta", "Syntax", "Tool", "ToolParser", "detect_syntax", "find_syntax"]
+__all__ = [
+    "NAMES",
+    "SYNTAXES",
+    "CallDelta",
+    "Delta",
+    "Syntax",
+    "Tool",
+    "ToolParser",
+    "detect_syntax",
+    "find_syntax",
+]
 
 SYNTAXES: dict[str, str] = {
     "hermes": "hermes:Hermes",
@@ -60,8 +70,8 @@ _MARKERS: tuple[tuple[tuple[str, ...], str], ...] = (
 
 
 def find_syntax(name: str, template: str | None) -> tuple[str, Syntax] | None:
-    """(name, syntax) of `--tool-call-parser`; None for `none`, and for `auto` where the chat template's source shows
-    no syntax.
+    """(name, syntax) of `--tool-call-parser`; None for `none`, and for `auto` where the chat template's source
+    shows no syntax.
 
     Raises:
         ConfigError: an unknown name; lists the known ones.

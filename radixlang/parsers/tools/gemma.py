@@ -117,7 +117,9 @@ class Gemma4(Syntax):
         if not isinstance(schema, dict) or depth > MAX_DEPTH:
             return False
         if "anyOf" in schema:
-            return set(schema) <= _NOTES | {"anyOf"} and all(self._plain(s, root, depth + 1) for s in schema["anyOf"])
+            return set(schema) <= _NOTES | {"anyOf"} and all(
+                self._plain(s, root, depth + 1) for s in schema["anyOf"]
+            )
         types = types_of(schema, root)
         if types == {"string"}:
             return set(schema) <= _NOTES | {"enum", "const"}

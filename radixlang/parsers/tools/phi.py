@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from radixlang.parsers.reader import Reader, Steps
-from radixlang.parsers.tools.syntax import Format, Output, Syntax, Tool, quoted, read_json_calls, schema_format, tag
+from radixlang.parsers.tools.syntax import (
+    Format,
+    Output,
+    Syntax,
+    Tool,
+    quoted,
+    read_json_calls,
+    schema_format,
+    tag,
+)
 
 
 class Phi(Syntax):

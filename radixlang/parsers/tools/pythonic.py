@@ -78,7 +78,8 @@ class Pythonic(Syntax):
         schema = tool.parameters
         required = set(required_of(schema))
         given = [
-            sequence(const(f"{name}="), _value_format(inner, schema)) for name, inner in _in_order(schema, required)
+            sequence(const(f"{name}="), _value_format(inner, schema))
+            for name, inner in _in_order(schema, required)
         ]
         return tag(f"{tool.name}(", sequence(*_listed(given, len(required))), ")")
 

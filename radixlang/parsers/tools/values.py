@@ -16,7 +16,15 @@ from radixlang.parsers.tools.syntax import Format, Output, const, either, quoted
 _NOTES = frozenset(
     ("title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment", "nullable")
 )
-_PLAIN_OBJECT = _NOTES | {"type", "properties", "required", "additionalProperties", "$defs", "definitions", "$schema"}
+_PLAIN_OBJECT = _NOTES | {
+    "type",
+    "properties",
+    "required",
+    "additionalProperties",
+    "$defs",
+    "definitions",
+    "$schema",
+}
 _PLAIN_TEXT = _NOTES | {"type", "enum", "const"}
 
 

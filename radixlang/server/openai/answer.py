@@ -21,11 +21,16 @@ class Part:
 
 
 class AnswerReader:
-    """Reads one answer. `separate`: thoughts are kept out of the content; `stream_reasoning` False: they come in one
-    piece, when they have ended."""
+    """Reads one answer. `separate`: thoughts are kept out of the content; `stream_reasoning` False: they come in
+    one piece, when they have ended."""
 
     def __init__(
-        self, thoughts: Thoughts, use: ToolUse, plan: CallPlan, separate: bool = True, stream_reasoning: bool = True
+        self,
+        thoughts: Thoughts,
+        use: ToolUse,
+        plan: CallPlan,
+        separate: bool = True,
+        stream_reasoning: bool = True,
     ) -> None:
         self._thinking: ReasoningParser | None = None
         if thoughts.format is not None:
@@ -69,7 +74,11 @@ class AnswerReader:
 
 def message_of(part: Part) -> dict[str, Any]:
     """The message of a whole answer."""
-    message: dict[str, Any] = {"role": "assistant", "content": part.content, "reasoning_content": part.reasoning or None}
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": part.content,
+        "reasoning_content": part.reasoning or None,
+    }
     calls: list[dict[str, Any]] = []
     for delta in part.calls:
         if delta.name is not None:

@@ -40,8 +40,8 @@ class JsonSchemaFormat(msgspec.Struct, kw_only=True):
 
 
 class ResponseFormat(msgspec.Struct, kw_only=True):
-    """What an answer must look like. `schema` may stand beside `json_object`; a structural tag is either `format`, or
-    `structures` and `triggers`."""
+    """What an answer must look like. `schema` may stand beside `json_object`; a structural tag is either `format`,
+    or `structures` and `triggers`."""
 
     type: Literal["text", "json_object", "json_schema", "structural_tag"] = "text"
     json_schema: JsonSchemaFormat | None = None

@@ -55,12 +55,17 @@ def check_tools(tools: list[dict[str, Any]] | None) -> list[Tool]:
     out = []
     for i, tool in enumerate(tools or ()):
         function = tool.get("function")
-        if tool.get("type") != "function" or not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        if (
+            tool.get("type") != "function"
+            or not isinstance(function, dict)
+            or not isinstance(function.get("name"), str)
+        ):
             raise RequestError(f"tools[{i}] must be a function with a name.", "tools")
         name = function["name"]
         if not _NAME.fullmatch(name):
             raise RequestError(
-                f"tools[{i}].function.name must be 1 to 256 characters without white space, quotes and brackets.", "tools"
+                f"tools[{i}].function.name must be 1 to 256 characters without white space, quotes and brackets.",
+                "tools",
             )
         parameters = function.get("parameters")
         if parameters is None:
@@ -80,16 +85,16 @@ def tool_use(tools: list[dict[str, Any]] | None, choice: Any, parallel: bool | N
         RequestError: malformed tools, a choice of a tool that is not there, or one that needs tools without any.
     """
     known = check_tools(tools)
-    strict = frozenset(
-        tool["function"]["name"] for tool in tools or () if tool["function"].get("strict") is True
-    )
+    strict = frozenset(tool["function"]["name"] for tool in tools or () if tool["function"].get("strict") is True)
     several = parallel is not False
     if isinstance(choice, dict):
         mode, names = _choice(choice)
         missing = [name for name in names if name not in {tool.name for tool in known}]
         if missing:
             have = ", ".join(tool.name for tool in known) or "none"
-            raise RequestError(f"tool_choice names the tool {missing[0]!r}; the request has {have}.", "tool_choice")
+            raise RequestError(
+                f"tool_choice names the tool {missing[0]!r}; the request has {have}.", "tool_choice"
+            )
         allowed = [tool for tool in known if tool.name in names]
         several = several and choice.get("type") == "allowed_tools"
         return ToolUse(tools or None, allowed, mode, several, strict)
@@ -107,7 +112,8 @@ def _choice(choice: dict[str, Any]) -> tuple[str, list[str]]:
         mode, listed = given.get("mode", "auto"), given.get("tools")
         if mode not in ("auto", "required") or not isinstance(listed, list) or not listed:
             raise RequestError(
-                "tool_choice of type allowed_tools needs a mode, auto or required, and a list of tools.", "tool_choice"
+                "tool_choice of type allowed_tools needs a mode, auto or required, and a list of tools.",
+                "tool_choice",
             )
         return mode, [_named(item) for item in listed]
     if choice.get("type") != "function":
