@@ -38,9 +38,10 @@ class Parsers:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False))
 
     def start_id(self, format: ThinkingFormat) -> int | None:
-        """The token that begins thoughts; None where that takes several."""
+        """The token that tells that thoughts begin; None where it takes several."""
         ids = self._tokenizer.encode(format.start, add_special_tokens=False)
-        return ids[0] if len(ids) == 1 else None
+        alone = len(ids) == 1 or ids[0] in getattr(self._tokenizer, "special_ids", ())
+        return ids[0] if alone else None
 
     def need_special(self, reasoning: ThinkingFormat | None, syntax: Syntax | None) -> bool:
         """Whether the marks of these are special tokens, which texts show only when asked to."""

@@ -41,7 +41,10 @@ WEATHER = {
 }
 CLOCK = {
     "type": "function",
-    "function": {"name": "clock", "parameters": {"type": "object", "properties": {}, "additionalProperties": False}},
+    "function": {
+        "name": "clock",
+        "parameters": {"type": "object", "properties": {}, "additionalProperties": False},
+    },
 }
 QUESTION = [{"role": "user", "content": "What is the weather in Paris, in celsius?"}]
 
@@ -145,7 +148,9 @@ def test_a_conversation_with_a_call(client):
     )
     message = answer.choices[0].message
     messages.append(message)
-    messages += [{"role": "tool", "tool_call_id": c.id, "content": "It is 21 degrees."} for c in message.tool_calls]
+    messages += [
+        {"role": "tool", "tool_call_id": c.id, "content": "It is 21 degrees."} for c in message.tool_calls
+    ]
     answer = client.chat.completions.create(
         model="smol", messages=messages, tools=[WEATHER], temperature=0, max_tokens=30
     )
@@ -222,7 +227,9 @@ def test_calls_in_a_syntax(hermes):
 
 def test_free_text_may_hold_calls(hermes):
     """What this small model makes of it is not known; if it begins a call, that is one."""
-    example = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome", "unit": "celsius"}}\n</tool_call>'
+    example = (
+        '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome", "unit": "celsius"}}\n</tool_call>'
+    )
     messages = [
         {"role": "user", "content": "What is the weather in Rome, in celsius?"},
         {"role": "assistant", "content": example},

@@ -50,7 +50,11 @@ CASES = [
     (tag("<b>", TEXT, "</b>"), ["<b></b>", "<b>x < y</b>"], ["<b>x", "<b>x</b>y", "<b>x</b></b>"]),
     (tag("<n>", NUMBER, ["</n>", "<n/>"]), ["<n>1</n>", "<n>1<n/>"], ["<n>x</n>"]),
     (
-        {"type": "triggered_tags", "triggers": ["<f"], "tags": [tag("<f=a>", NUMBER, "</f>"), tag("<f=b>", TEXT, "</f>")]},
+        {
+            "type": "triggered_tags",
+            "triggers": ["<f"],
+            "tags": [tag("<f=a>", NUMBER, "</f>"), tag("<f=b>", TEXT, "</f>")],
+        },
         ["", "free text", "a<f=a>1</f>b<f=b>x</f>", "<g>"],
         ["<f", "<f=c>1</f>", "<f=a>x</f>", "<f=a>1</f><f"],
     ),
@@ -60,7 +64,12 @@ CASES = [
         ["", "text"],
     ),
     (
-        {"type": "triggered_tags", "triggers": ["<f"], "tags": [tag("<f>", NUMBER, "</f>")], "stop_after_first": True},
+        {
+            "type": "triggered_tags",
+            "triggers": ["<f"],
+            "tags": [tag("<f>", NUMBER, "</f>")],
+            "stop_after_first": True,
+        },
         ["", "text", "a<f>1</f>"],
         ["<f>1</f>b", "<f>1</f><f>2</f>"],
     ),
@@ -75,7 +84,12 @@ CASES = [
         [""],
     ),
     (
-        {"type": "tags_with_separator", "tags": [tag("(", NUMBER, ")")], "separator": ",", "stop_after_first": True},
+        {
+            "type": "tags_with_separator",
+            "tags": [tag("(", NUMBER, ")")],
+            "separator": ",",
+            "stop_after_first": True,
+        },
         ["", "(1)"],
         ["(1),(2)"],
     ),
@@ -84,7 +98,11 @@ CASES = [
             "type": "qwen_xml_parameter",
             "json_schema": {
                 "type": "object",
-                "properties": {"a": {"type": "string"}, "b": {"type": "integer"}, "c": {"type": "string", "enum": ["x"]}},
+                "properties": {
+                    "a": {"type": "string"},
+                    "b": {"type": "integer"},
+                    "c": {"type": "string", "enum": ["x"]},
+                },
                 "required": ["a"],
             },
         },
@@ -97,7 +115,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("format", "good", "bad"), CASES, ids=lambda value: value.get("type") if isinstance(value, dict) else None)
+@pytest.mark.parametrize(
+    ("format", "good", "bad"), CASES, ids=lambda value: value.get("type") if isinstance(value, dict) else None
+)
 def test_formats(format: Any, good: list[str], bad: list[str], engine, vocabulary) -> None:
     value = {"type": "structural_tag", "format": format}
     assert [text for text in good if not takes(engine, vocabulary, value, text)] == []
@@ -106,7 +126,10 @@ def test_formats(format: Any, good: list[str], bad: list[str], engine, vocabular
 
 def test_older_notation(engine, vocabulary) -> None:
     value = {
-        "structures": [{"begin": "<f>", "schema": {"type": "integer"}, "end": "</f>"}, {"begin": "<g>", "end": "</g>"}],
+        "structures": [
+            {"begin": "<f>", "schema": {"type": "integer"}, "end": "</f>"},
+            {"begin": "<g>", "end": "</g>"},
+        ],
         "triggers": ["<f", "<g"],
     }
     assert takes(engine, vocabulary, value, 'a <f>1</f> b <g>"x"</g>')
@@ -131,13 +154,25 @@ def test_special_tokens_are_tokens(engine, vocabulary) -> None:
         ({"format": {"type": "xml"}}, "unknown format type 'xml'"),
         ({"format": {"type": ["or"]}}, "unknown format type"),
         ({"format": 3}, "at /format"),
-        ({"format": {"type": "sequence", "elements": [const("a"), {"type": "const_string"}]}}, "/format/elements/1"),
+        (
+            {"format": {"type": "sequence", "elements": [const("a"), {"type": "const_string"}]}},
+            "/format/elements/1",
+        ),
         ({"format": tag("a", NUMBER, 3)}, "/format/end"),
         ({"format": {"type": "or", "elements": []}}, "not empty"),
-        ({"format": {"type": "triggered_tags", "triggers": ["x"], "tags": [tag("a", TEXT, "b")]}}, "/format/tags/0/begin"),
-        ({"format": {"type": "triggered_tags", "triggers": [""], "tags": [tag("a", TEXT, "b")]}}, "/format/triggers"),
+        (
+            {"format": {"type": "triggered_tags", "triggers": ["x"], "tags": [tag("a", TEXT, "b")]}},
+            "/format/tags/0/begin",
+        ),
+        (
+            {"format": {"type": "triggered_tags", "triggers": [""], "tags": [tag("a", TEXT, "b")]}},
+            "/format/triggers",
+        ),
         ({"format": {"type": "json_schema", "json_schema": {"type": "whole"}}}, "/format/json_schema"),
-        ({"format": {"type": "json_schema", "json_schema": {"type": "array", "uniqueItems": True}}}, "uniqueItems"),
+        (
+            {"format": {"type": "json_schema", "json_schema": {"type": "array", "uniqueItems": True}}},
+            "uniqueItems",
+        ),
         ({"format": {"type": "grammar", "grammar": "x"}}, "not supported"),
         ({"format": {"type": "or", "elements": [const("a")] * (MAX_NODES + 1)}}, "parts"),
     ],

@@ -304,10 +304,21 @@ def test_calls_or_a_structured_answer(qwen: Live) -> None:
     assert answer == {"type": "json_schema", "json_schema": SCHEMA}
 
 
+def strict_of(tool: dict[str, Any]) -> dict[str, Any]:
+    return {**tool, "function": {**tool["function"], "strict": True}}
+
+
+def test_a_stop_string_may_cut_a_call(qwen: Live) -> None:
+    body = ask(CALLS, tools=[WEATHER], tool_choice="required", stop=["Ro"], enable_thinking=False)
+    message, reason = both(qwen, body)
+    assert reason == "stop"
+    assert message["tool_calls"][0]["function"]["arguments"] == '{"city": "'
+
+
 def test_schemas_that_no_grammar_states() -> None:
     unique = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
     tool = {"type": "function", "function": {"name": "f", "parameters": unique}}
-    strict = {"type": "function", "function": {"name": "f", "parameters": unique, "strict": True}}
+    strict = strict_of(tool)
     with live(tool_call_parser="qwen") as server:
         server.ok(CHAT, ask("x", tools=[tool]))
         assert "uniqueItems" not in spec(server).text
@@ -320,6 +331,10 @@ def test_schemas_that_no_grammar_states() -> None:
         pattern = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^a+$"}}}
         tool = {"type": "function", "function": {"name": "f", "parameters": pattern}}
         server.ok(CHAT, ask("x", tools=[tool]))
+        assert tag(server)["tags"][0]["begin"] == "<tool_call>\n<function=f>\n"  # the pattern is left out
+        assert "own call syntax" in server.refused(CHAT, ask("x", tools=[strict_of(tool)]))["message"]
+        either = {"type": "function", "function": {"name": "f", "parameters": {"anyOf": [pattern, unique]}}}
+        server.ok(CHAT, ask("x", tools=[either]))
         assert spec(server) is None
         server.ok(CHAT, ask("x", tools=[tool], tool_choice="required"))
         assert spec(server).kind == "json_schema"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from radixlang.parsers.reader import Reader, Steps
 from radixlang.parsers.tools.syntax import Format, Output, Syntax, Tool, read_section, sequence, tag
-from radixlang.parsers.tools.values import Members, is_plain, parameter_formats, read_members
+from radixlang.parsers.tools.values import Members, is_plain, is_plain_object, parameter_formats, read_members
 
 END = "</parameter>"
 
@@ -40,6 +40,9 @@ class MiniMax(Syntax):
 
     def states(self, tool: Tool) -> bool:
         return is_plain(tool.parameters)
+
+    def allows(self, tool: Tool) -> bool:
+        return is_plain_object(tool.parameters)
 
 
 def _name(r: Reader, begin: str) -> Steps[str | None]:

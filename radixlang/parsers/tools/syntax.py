@@ -151,6 +151,10 @@ class Syntax:
         """Whether `tag` holds the arguments to everything that the schema says."""
         return True
 
+    def allows(self, tool: Tool) -> bool:
+        """Whether `tag` takes at least every call that the schema allows."""
+        return self.states(tool)
+
     def new_id(self, name: str, index: int) -> str:
         """The id of the call number `index`, where the model writes none."""
         return f"call_{uuid.uuid4().hex[:24]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,8 +44,7 @@ class AnswerReader:
         self._held = ""
         self.thought = False
         """there were thoughts"""
-        self.called = False
-        """there were calls"""
+        self._arguments: list[str] | None = None
 
     def read(self, text: str, ended: bool) -> Part:
         """The next piece of text; `ended`: the last one."""
@@ -57,7 +57,10 @@ class AnswerReader:
         if self._calls is not None:
             news = [self._calls.feed(text)] + ([self._calls.close()] if ended else [])
             part = Part("", "".join(n.text for n in news), [call for n in news for call in n.calls])
-            self.called |= bool(part.calls)
+            for call in part.calls:
+                if self._arguments is None or call.name is not None:
+                    self._arguments = []
+                self._arguments.append(call.arguments)
         if not self._separate:
             part.content = reasoning + part.content
         elif self._stream_reasoning or ended or text:
@@ -68,8 +71,14 @@ class AnswerReader:
         return part
 
     def finish(self, reason: str | None) -> str | None:
-        """OpenAI's reason for an end."""
-        return "tool_calls" if self.called and reason == "stop" else reason
+        """OpenAI's reason for an end. A call that a stop string cut off is none."""
+        if reason != "stop" or self._arguments is None:
+            return reason
+        try:
+            json.loads("".join(self._arguments))
+        except ValueError:
+            return reason
+        return "tool_calls"
 
 
 def message_of(part: Part) -> dict[str, Any]:

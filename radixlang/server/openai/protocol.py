@@ -245,6 +245,7 @@ def usage_of(sequences: list[Sequence], reasoning: int = 0) -> dict[str, Any]:
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
         "reasoning_tokens": reasoning,
+        "completion_tokens_details": {"reasoning_tokens": reasoning},
         "prompt_tokens_details": {"cached_tokens": sum(s.cached_tokens for s in first)},
     }
 

@@ -177,13 +177,13 @@ def _free(use: ToolUse, syntax: Syntax, answer: Constraint | None) -> CallPlan:
                 "tools",
             )
         held = Tool(tool.name, normalised.schema) if normalised.residual else tool
-        if not syntax.states(held):
-            if strict:
-                raise RequestError(
-                    f"The schema of the tool {tool.name!r} cannot be held exactly in the model's own call syntax: "
-                    "leave strict out, or force the call.",
-                    "tools",
-                )
+        if strict and not syntax.states(held):
+            raise RequestError(
+                f"The schema of the tool {tool.name!r} cannot be held exactly in the model's own call syntax: "
+                "leave strict out, or force the call.",
+                "tools",
+            )
+        if not syntax.allows(held):
             return CallPlan(answer, syntax)
         tools.append(held)
     if answer is None:
