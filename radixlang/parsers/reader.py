@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
+from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar
 
 T = TypeVar("T")
@@ -22,6 +23,11 @@ _IN_STRING = re.compile(r'["\\]')
 _OUTSIDE = re.compile(r'["{}\[\]]')
 
 
+@lru_cache(256)
+def _any_of(markers: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(map(re.escape, sorted(markers, key=len, reverse=True))))
+
+
 class Reader:
     """The text so far from `at` on; `closed` when nothing follows."""
 
@@ -31,8 +37,8 @@ class Reader:
         self.closed = False
 
     def commit(self) -> None:
-        """Forget what lies before `at`."""
-        if self.at:
+        """What lies before `at` may be forgotten."""
+        if 2 * self.at > len(self.data):
             self.data = self.data[self.at :]
             self.at = 0
 
@@ -65,7 +71,7 @@ class Reader:
                 return
             yield
 
-    def until(self, markers: Sequence[str], sink: Sink) -> Steps[str | None]:
+    def until(self, markers: tuple[str, ...], sink: Sink) -> Steps[str | None]:
         """Give the text before the first of the markers to `sink`, piece by piece. The marker, with `at` behind
         it; None when the text ends without one."""
         while True:
@@ -86,19 +92,17 @@ class Reader:
             sink(self.data[self.at : end])
             self.at = end
 
-    def _first(self, markers: Sequence[str]) -> tuple[int, str] | None:
+    def _first(self, markers: tuple[str, ...]) -> tuple[int, str] | None:
         """The earliest marker that can be told from every other; a longer one at the same place wins."""
-        best: tuple[int, str] | None = None
-        for marker in markers:
-            position = self.data.find(marker, self.at)
-            if position >= 0 and (best is None or (position, -len(marker)) < (best[0], -len(best[1]))):
-                best = (position, marker)
-        if best is None or self.closed:
-            return best
+        match = _any_of(markers).search(self.data, self.at)
+        if match is None:
+            return None
         # One that begins no later may still become whole.
-        return None if len(self.data) - self._begun(markers) <= best[0] else best
+        if not self.closed and len(self.data) - self._begun(markers) <= match.start():
+            return None
+        return match.start(), match.group()
 
-    def _begun(self, markers: Sequence[str]) -> int:
+    def _begun(self, markers: tuple[str, ...]) -> int:
         """Length of the longest tail with which a marker may have begun."""
         most = min(len(self.data) - self.at, max(map(len, markers)) - 1)
         for n in range(most, 0, -1):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
@@ -45,7 +47,8 @@ async def parse_function_call(server: Server, request: Request, body: ParseCallB
         raise RequestError(
             "This server has no tool-call parser: name one in tool_call_parser.", "tool_call_parser"
         )
-    read = syntax.parse(body.text, check_tools(body.tools) or None)
+    # In a thread: megabytes of text take a while.
+    read = await asyncio.to_thread(syntax.parse, body.text, check_tools(body.tools) or None)
     calls = [{"tool_index": call.index, "name": call.name, "parameters": call.arguments} for call in read.calls]
     return json_response({"normal_text": read.text, "calls": calls})
 
@@ -66,5 +69,5 @@ async def separate_reasoning(server: Server, request: Request, body: SeparateBod
         raise RequestError(
             "This server has no reasoning parser: name one in reasoning_parser.", "reasoning_parser"
         )
-    reasoning, text = parse_reasoning(format, body.text)
+    reasoning, text = await asyncio.to_thread(parse_reasoning, format, body.text)
     return json_response({"reasoning_text": reasoning, "text": text})

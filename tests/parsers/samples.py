@@ -117,6 +117,13 @@ SAMPLES = [
         strict=False,
     ),
     Sample(
+        "lfm2",
+        HEAD + '<|tool_call_start|>[get_weather(city="Zürich\\nWest", days=3, units="metric", detailed=True), '
+        f'search(query="say \\"hi\\" <b>", filters={FILTERS}, note=None)]<|tool_call_end|>',
+        [PARIS, FIND],
+        SAID,
+    ),
+    Sample(
         "mistral",
         HEAD
         + f'[TOOL_CALLS][{{"name": "get_weather", "arguments": {P}}}, {{"name": "search", "arguments": {F}}}]',

@@ -6,6 +6,7 @@ import itertools
 import json
 import random
 import re
+import time
 
 import numpy as np
 import pytest
@@ -345,3 +346,30 @@ def test_tags_hold_calls_in_free_text_to_the_schema(sample: Sample, engine, toke
     assert not accepted(grammar, tokenizer, sample.text.replace("metric", "kelvin"))
     unknown = accepted(grammar, tokenizer, sample.text.replace("get_weather", "get_water"))
     assert unknown == (sample.syntax == "pythonic")  # there it is text like any other
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_that_begin_alike(name: str, engine) -> None:
+    parameters = {"type": "object", "properties": {"a": {"type": "boolean"}}, "additionalProperties": False}
+    tools = [Tool(name, parameters) for name in ("get", "get_more", "g")]
+    format = syntax_of(name).structural_tag(tools, at_least_one=True)
+    if name == "gpt-oss":
+        format = format["elements"][1]
+    grammar = engine.compile(GrammarSpec("structural_tag", json.dumps({"format": format})))
+    rng, seen = random.Random(5), set()
+    for _ in range(30):
+        text = generate(grammar, engine.vocabulary, rng)
+        if text is not None:
+            said, calls = read(name, [text], tools, eager=True)
+            assert said == ""
+            seen |= {called for _, called, _ in calls}
+    assert seen == {"get", "get_more", "g"}
+
+
+def test_hostile_texts_are_read_in_time() -> None:
+    for name in NAMES:
+        for mark in syntax_of(name).triggers:
+            for text in (mark * 3_000, (mark + "{[<") * 3_000, mark + "{" * 10_000, mark + "[f(" * 3_000):
+                began = time.process_time()
+                read(name, [text])
+                assert time.process_time() - began < 2, (name, mark)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from radixlang.parsers.reader import Reader, Steps
-from radixlang.parsers.tools.syntax import Output, Syntax, Tool, read_json_calls
+from radixlang.parsers.tools.syntax import Output, Syntax, Tool, read_json_calls, read_text
 
 
 class PlainJson(Syntax):
@@ -17,14 +17,7 @@ class PlainJson(Syntax):
         yield from r.skip_space()
         if not (yield from read_json_calls(r, out)):
             r.at = 0
-        while True:
-            out.say(r.data[r.at :])
-            r.at = len(r.data)
-            r.commit()
-            if r.closed:
-                out.end()
-                return
-            yield
+        yield from read_text(r, out)
 
 
 def calls_schema(tools: Sequence[Tool], parallel: bool = True) -> dict[str, Any]:

@@ -1,11 +1,12 @@
-"""`[f(a=1, b="x"), g()]` at the beginning of the answer: Llama 4 and the small models of Llama 3.2."""
+"""`[f(a=1, b="x"), g()]` at the beginning of the answer: Llama 4 and the small models of Llama 3.2; between
+`<|tool_call_start|>` and `<|tool_call_end|>`: LFM 2."""
 
 from __future__ import annotations
 
 import ast
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from radixlang.parsers.reader import Reader, Steps
 from radixlang.parsers.tools.syntax import (
@@ -34,22 +35,20 @@ MAX_OPTIONAL = 16
 """arguments that may be left out where none is required: the alternatives grow with the square"""
 
 
-class Pythonic(Syntax):
-    triggers = ("<|python_start|>", "<|python_tag|>")
-    marked = False
+class Lfm2(Syntax):
+    """The list stands between marks."""
 
-    def read(self, r: Reader, out: Output) -> Steps[None]:
-        yield from r.skip_space()
-        if not ((yield from r.begins("[")) and (yield from self._calls(r, out))):
-            r.at = 0
-        yield from super().read(r, out)
+    triggers: ClassVar[tuple[str, ...]] = ("<|tool_call_start|>",)
+    end: ClassVar[str] = "<|tool_call_end|>"
+    section = ("<|tool_call_start|>[", "]<|tool_call_end|>")
+    separator = ", "
 
     def read_calls(self, r: Reader, out: Output, trigger: str) -> Steps[bool]:
         r.at += len(trigger)
         yield from r.skip_space()
         if not ((yield from r.begins("[")) and (yield from self._calls(r, out))):
             return False
-        yield from r.take("<|python_end|>")
+        yield from r.take(self.end)
         return True
 
     def _calls(self, r: Reader, out: Output) -> Steps[bool]:
@@ -88,6 +87,20 @@ class Pythonic(Syntax):
         named = all(name.isidentifier() for name in properties)
         optional = len(properties) if not required_of(tool.parameters) else 0
         return is_plain_object(tool.parameters) and named and optional <= MAX_OPTIONAL
+
+
+class Pythonic(Lfm2):
+    """The list is the whole answer, marks or not."""
+
+    marked = False
+    triggers = ("<|python_start|>", "<|python_tag|>")
+    end = "<|python_end|>"
+
+    def read(self, r: Reader, out: Output) -> Steps[None]:
+        yield from r.skip_space()
+        if not ((yield from r.begins("[")) and (yield from self._calls(r, out))):
+            r.at = 0
+        yield from super().read(r, out)
 
     def structural_tag(self, tools: Sequence[Tool], at_least_one: bool = False, parallel: bool = True) -> Format:
         """An answer is either a list of calls or text."""

@@ -11,6 +11,9 @@ from typing import Any, ClassVar
 
 from radixlang.parsers.reader import Reader, Reading, Steps
 
+MAX_MALFORMED = 16
+"""malformed calls in one answer, each of which may be read up to the end; what follows is text"""
+
 Format = dict[str, Any]
 """a part of a structural tag"""
 
@@ -163,7 +166,8 @@ class Syntax:
 
     def read(self, r: Reader, out: Output) -> Steps[None]:
         """A whole answer: text and calls."""
-        while True:
+        malformed = 0
+        while malformed < MAX_MALFORMED:
             r.commit()
             trigger = yield from r.until(self.triggers, out.say)
             if trigger is None:
@@ -174,6 +178,8 @@ class Syntax:
             if not (yield from self.read_calls(r, out, trigger)):
                 out.say(trigger)
                 r.at = begin + len(trigger)
+                malformed += 1
+        yield from read_text(r, out)
 
     def parser(self, tools: Sequence[Tool] | None = None, eager: bool = False) -> ToolParser:
         """A parser for one answer. `tools`: those that may be called; None for any."""
@@ -313,6 +319,18 @@ def read_arguments(r: Reader, out: Output, name: str, id: str | None = None) -> 
         return True
     text = yield from r.json_object()
     return text is not None and out.call(name, text, id)
+
+
+def read_text(r: Reader, out: Output) -> Steps[None]:
+    """Everything that follows is text."""
+    while True:
+        out.say(r.data[r.at :])
+        r.at = len(r.data)
+        r.commit()
+        if r.closed:
+            out.end()
+            return
+        yield
 
 
 def read_section(r: Reader, out: Output, end: str, one: Callable[[Reader, Output], Steps[bool]]) -> Steps[bool]:

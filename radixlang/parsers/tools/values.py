@@ -7,7 +7,7 @@ values, `parameter_formats` says what they look like.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from radixlang.parsers.reader import Reader, Sink, Steps
@@ -141,7 +141,7 @@ class Members:
     def close(self) -> None:
         self._sink("}" if self._seen else "{}")
 
-    def read(self, r: Reader, name: str, ends: Sequence[str], eager: bool) -> Steps[bool]:
+    def read(self, r: Reader, name: str, ends: tuple[str, ...], eager: bool) -> Steps[bool]:
         """The bare value at `r.at` up to one of `ends`; goes behind that. False when the text ends before."""
         types = self.types(name)
         if types == {"string"} and name not in self._seen:

@@ -5,6 +5,7 @@ Must not know tokens beyond their log-probabilities.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 import uuid
@@ -39,6 +40,9 @@ from radixlang.server.openai.tools import plan_calls, tool_use
 from radixlang.server.sse import EventStream
 from radixlang.server.stream import GenerateRequest, Stream, TokenLogprobs
 from radixlang.server.web import Server, count_tokens, json_response
+
+#: tools of a request from which their schemas are read in a thread
+MANY_TOOLS = 8
 
 
 def template_messages(messages: list[Message]) -> list[dict[str, Any]]:
@@ -118,7 +122,10 @@ async def chat_completions(server: Server, request: Request, body: ChatBody) -> 
         hub, body.messages, use.shown, body.add_generation_prompt is not False, continued, variables
     )
     constrain = hub.config.grammar.grammar_backend != "none"
-    plan = plan_calls(use, hub.parsers.syntax, constraint_of(body), constrain)
+    planning = (use, hub.parsers.syntax, constraint_of(body), constrain)
+    # The schemas of many tools take a while to be read the first time.
+    many = len(use.tools) > MANY_TOOLS
+    plan = await asyncio.to_thread(plan_calls, *planning) if many else plan_calls(*planning)
     spec = None if plan.constraint is None else hub.limits.spec(*plan.constraint)
     budget = thinking_budget(body, hub.parsers.reasoning is not None)
     thoughts = thoughts_of(hub, prompt, variables, continued)
