@@ -53,10 +53,19 @@ class CanonicalState:
             del self._history[-tokens:]
             self._forced = None
 
+    def backtrack(self) -> int:
+        undone = self._inner.backtrack()
+        if undone:
+            del self._history[-undone:]
+        self._forced = None
+        return undone
+
     def forced(self) -> list[int]:
         if self._forced is None:
             tokens = self._inner.forced()
-            self._forced = certain(tokens, self._history[-CONTEXT:], self._inner, self._vocabulary) if tokens else []
+            self._forced = (
+                certain(tokens, self._history[-CONTEXT:], self._inner, self._vocabulary) if tokens else []
+            )
         return self._forced
 
     @property
@@ -66,6 +75,10 @@ class CanonicalState:
     @property
     def finished(self) -> bool:
         return self._inner.finished
+
+    @property
+    def revises(self) -> bool:
+        return self._inner.revises
 
     def copy(self) -> CanonicalState:
         return CanonicalState(self._inner.copy(), self._vocabulary, self._history.copy())

@@ -8,14 +8,16 @@ from radixlang.errors import RadixLangError, RequestError
 class GrammarError(RequestError):
     """A constraint that cannot be served: a 400 whose sentence names the place, where there is one.
 
-    `pointer` is a JSON pointer into the schema (None: not a schema), `keyword` the keyword at fault.
+    `pointer` is a JSON pointer into the schema or the tag (None: it is neither), `keyword` the keyword at fault.
     """
 
     def __init__(
         self, message: str, pointer: str | None = None, keyword: str | None = None, param: str | None = None
     ) -> None:
-        where = "" if pointer is None else f" (at {pointer or 'the root'}{f', {keyword}' if keyword else ''})"
-        super().__init__(message.rstrip(".") + where + ".", param)
+        if pointer is not None:
+            what = "structural tag" if param == "structural_tag" else "JSON schema"
+            message = f"The {what} cannot be used: at #{pointer}{f'/{keyword}' if keyword else ''}, {message}"
+        super().__init__(message.rstrip(".") + ".", param)
         self.pointer = pointer
         self.keyword = keyword
 

@@ -31,6 +31,15 @@ class GrammarState(Protocol):
         """Go on by a token. False, and nothing changed, when it may not stand here. An end token ends the text."""
         ...
 
+    def backtrack(self) -> int:
+        """What to do after a refused token → how many accepted tokens have been undone, for nothing could follow
+        them. 0: draw again, from a new `fill`.
+
+        Raises:
+            GrammarFailure: the text cannot be completed, or the token was not in the last `fill`.
+        """
+        ...
+
     def rollback(self, tokens: int) -> None:
         """Undo the last `tokens` accepted ones."""
         ...
@@ -48,6 +57,11 @@ class GrammarState(Protocol):
     @property
     def finished(self) -> bool:
         """Nothing but the end may follow."""
+        ...
+
+    @property
+    def revises(self) -> bool:
+        """`backtrack` may undo tokens: none is final before the text is complete."""
         ...
 
     def copy(self) -> GrammarState:

@@ -17,8 +17,8 @@ from radixlang.grammar.errors import GrammarError, GrammarFailure
 from radixlang.grammar.grammar import Grammar, Mask
 from radixlang.grammar.limits import GrammarLimits
 from radixlang.grammar.spec import read_json
-from radixlang.messages import GrammarSpec
 from radixlang.grammar.structural_tag import literal_pieces, to_lark
+from radixlang.messages import GrammarSpec
 
 if TYPE_CHECKING:
     from radixlang.grammar.vocabulary import Vocabulary
@@ -73,8 +73,9 @@ class LlguidanceEngine:
                 first.keyword,
                 "json_schema",
             )
-        grammar = self.json(normalised.schema, spec.any_whitespace)
-        return ResidualGrammar(grammar, normalised.checks, self.vocabulary) if normalised.checks else grammar
+        return ResidualGrammar(
+            self.json(normalised.schema, spec.any_whitespace), normalised.checks, self.vocabulary
+        )
 
     def json(self, schema: Any, any_whitespace: bool) -> LlguidanceGrammar:
         """A schema that the library states exactly."""
@@ -187,6 +188,9 @@ class LlguidanceState:
             raise GrammarFailure(f"The constraint cannot go back {tokens} tokens.")
         self._check()
 
+    def backtrack(self) -> int:
+        raise GrammarFailure("A token was drawn that the constraint forbids.")
+
     def forced(self) -> list[int]:
         if self._ended or self._matcher.is_stopped():
             return []
@@ -199,6 +203,10 @@ class LlguidanceState:
     @property
     def finished(self) -> bool:
         return bool(self._ended) or self._matcher.is_stopped()
+
+    @property
+    def revises(self) -> bool:
+        return False
 
     def copy(self) -> LlguidanceState:
         return LlguidanceState(self._matcher.deep_copy(), self._vocabulary, self._ended)

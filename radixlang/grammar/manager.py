@@ -14,10 +14,10 @@ from radixlang.grammar.errors import GrammarError
 from radixlang.grammar.grammar import Engine, Grammar, GrammarState
 from radixlang.grammar.limits import GrammarLimits
 from radixlang.grammar.spec import key_of
-from radixlang.messages import GrammarSpec
 from radixlang.grammar.thinking import AnyGrammar, ThinkingGrammar
 from radixlang.grammar.vocabulary import Vocabulary
 from radixlang.log import get_logger
+from radixlang.messages import GrammarSpec
 
 log = get_logger(__name__)
 

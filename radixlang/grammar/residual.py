@@ -42,7 +42,9 @@ class State(Protocol):
     def accept(self, token: int) -> bool: ...
     def rollback(self, tokens: int) -> None: ...
     def forced(self) -> list[int]: ...
+    @property
     def finished(self) -> bool: ...
+    @property
     def can_end(self) -> bool: ...
     def copy(self) -> Any: ...
 
@@ -154,7 +156,7 @@ class ResidualState:
         self._inner.fill(row)
         bits = row.view(np.uint32)
         vetoed = self._vetoed.get(len(self._steps), set())
-        if self._inner.can_end() and not self._may_end():
+        if self._inner.can_end and not self._may_end():
             vetoed = vetoed | set(self._grammar.vocabulary.eos_ids)
         for token in vetoed:
             bits[token >> 5] &= np.uint32(0xFFFFFFFF ^ (1 << (token & 31)))
@@ -252,13 +254,20 @@ class ResidualState:
             del self._text[length:]
         return out
 
+    @property
     def can_end(self) -> bool:
         """Whether the text may end here."""
-        return self._inner.can_end() and self._may_end()
+        return self._inner.can_end and self._may_end()
 
+    @property
     def finished(self) -> bool:
         """Whether nothing but the end may follow."""
-        return self._inner.finished() and self._may_end()
+        return self._inner.finished and self._may_end()
+
+    @property
+    def revises(self) -> bool:
+        """Whether `backtrack` may undo tokens."""
+        return self._grammar.checks is not None
 
     def copy(self) -> ResidualState:
         """An independent state at the same place."""

@@ -38,7 +38,9 @@ def _format_of(value: Any) -> Any:
     if "format" in value:
         return value["format"]
     if "structures" not in value:
-        raise GrammarError("structural_tag needs `format`, or `structures` and `triggers`", "", param="structural_tag")
+        raise GrammarError(
+            "structural_tag needs `format`, or `structures` and `triggers`", "", param="structural_tag"
+        )
     structures, triggers = value["structures"], value.get("triggers")
     if not isinstance(structures, list) or not all(isinstance(item, dict) for item in structures):
         raise GrammarError("`structures` must be a list of objects", "/structures", param="structural_tag")
@@ -98,7 +100,7 @@ class _Lark:
         return method(value, at, depth)
 
     def _error(self, message: str, at: str) -> GrammarError:
-        return GrammarError(f"structural_tag: {message}", at, param="structural_tag")
+        return GrammarError(message, at, param="structural_tag")
 
     def _rule(self, body: str) -> str:
         name = f"r{len(self._rules)}"
@@ -173,7 +175,9 @@ class _Lark:
             raise self._error(str(error).removesuffix("."), at) from None
         if normalised.residual:
             first = normalised.residual[0]
-            message = f"the schema cannot be stated as a grammar ({first.keyword} at {first.pointer or 'the root'})"
+            message = (
+                f"the schema cannot be stated as a grammar ({first.keyword} at {first.pointer or 'the root'})"
+            )
             raise self._error(message, at)
         options = {"x-guidance": json_options(self._any_whitespace)}
         inner = normalised.schema
@@ -272,7 +276,7 @@ class _Lark:
             else:
                 full = {**definitions, **inner} if isinstance(inner, dict) else inner
                 body = self._rule(f"%json {self._schema(full, here)}") + r' "\n</parameter>"'
-            rule = self._rule(f"{_quoted(f'<parameter={name}>' + chr(10))} {body} \"\\n\"")
+            rule = self._rule(f'{_quoted(f"<parameter={name}>" + chr(10))} {body} "\\n"')
             parts.append(rule if name in required else f"({rule})?")
         return self._rule(" ".join(parts) if parts else '""')
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from radixlang.grammar.errors import GrammarFailure
 from radixlang.grammar.grammar import Grammar, GrammarState, Mask
 
 if TYPE_CHECKING:
@@ -45,8 +46,15 @@ class AnyState:
     def rollback(self, tokens: int) -> None:
         self._ended = max(0, self._ended - tokens)
 
+    def backtrack(self) -> int:
+        return 0
+
     def forced(self) -> list[int]:
         return []
+
+    @property
+    def revises(self) -> bool:
+        return False
 
     @property
     def finished(self) -> bool:
@@ -143,6 +151,17 @@ class ThinkingState:
         self._answer -= answer
         if tokens > answer:
             del self._thoughts[answer - tokens :]
+
+    def backtrack(self) -> int:
+        if self._thinking:
+            raise GrammarFailure("The thoughts cannot end the text.")
+        undone = self._inner.backtrack()
+        self._answer -= undone
+        return undone
+
+    @property
+    def revises(self) -> bool:
+        return self._inner.revises
 
     def forced(self) -> list[int]:
         if not self._thinking:

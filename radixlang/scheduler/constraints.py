@@ -53,6 +53,7 @@ class Constraints:
             del self._compiling[rid]
             try:
                 request.grammar = self._manager.start(spec, future.result())
+                request.held = [] if request.grammar.revises else None
                 del request.waits[WAIT]
             except (GrammarError, GrammarFailure) as error:
                 failed.append((request, str(error)))

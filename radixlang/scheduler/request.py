@@ -12,7 +12,7 @@ without a row has nothing computed.
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -77,6 +77,7 @@ class Request:
         "ends",
         "first_token_time",
         "grammar",
+        "held",
         "limit",
         "logprobs",
         "namespace",
@@ -130,6 +131,8 @@ class Request:
         self.shared = 0
         """the first pages of its row that belong to the tree and are locked through `node`"""
         self.node: TreeNode | None = None
+        self.held: list[int] | None = None
+        """tokens that clients are not told yet: its grammar may take them back; None: all are told at once"""
         self.surplus = 0
         """its next results that are to be dropped: they were drawn before the host knew better"""
         self.pending = 0

@@ -522,8 +522,9 @@ class Scheduler:
         if request.grammar is not None:
             try:
                 if not request.grammar.accept(token):
+                    self._take_back(request, request.grammar.backtrack())
                     if request.state is State.LANDING:
-                        self._put_back(request)  # one more token is to be made than was thought
+                        self._put_back(request)  # more tokens are to be made than was thought
                     return
                 if request.state is State.WAITING and not request.pending:
                     tokens += self._forced(request, 1)
@@ -544,8 +545,9 @@ class Scheduler:
         columns = self._rows
         try:
             if not request.grammar.accept(token):
+                undone = request.grammar.backtrack()
                 columns.length[request.row] -= 1
-                self._go_back(request)
+                self._go_back(request, undone)
                 return
             tokens = [token]
             columns.put(request, tokens)
@@ -578,17 +580,32 @@ class Scheduler:
         self._decode_rows = None
         self._jumping[row] = request
 
-    def _go_back(self, request: Request) -> None:
-        """The newest token is not taken: the row draws again behind the last one that was."""
-        row = request.row
-        self._jump(request, self._rows.flying(request))
-        self._rows.computed[row] = min(int(self._rows.computed[row]), request.tokens.size - 1)
+    def _go_back(self, request: Request, undone: int) -> None:
+        """The newest token is not taken, nor are the `undone` ones before it: the row draws again behind them."""
+        columns, row = self._rows, request.row
+        self._jump(request, columns.flying(request))
+        self._take_back(request, undone)
+        columns.length[row] = request.tokens.size
+        columns.most[row] = request.limit - request.tokens.size
+        columns.computed[row] = min(int(columns.computed[row]), request.tokens.size - 1)
+
+    def _take_back(self, request: Request, undone: int) -> None:
+        """Drop the newest tokens, which no client has been told of."""
+        if undone:
+            assert request.held is not None, "the grammar takes back what clients have"
+            del request.held[-undone:]
+            request.tokens.size -= undone
 
     def _tell(
         self, request: Request, tokens: list[int], news: News, now: float, logprobs: PositionLogprobs | None
     ) -> None:
         """The news of one request's newest tokens, and its end if these were the last."""
         reason = finish_reason(request, tokens[-1], self._rows.known(request))
+        if request.held is not None:
+            request.held += tokens
+            if reason is None:
+                return
+            tokens = request.held
         news.tokens(request, tokens, reason, now)
         if logprobs is not None:
             news.logprobs(logprobs)

@@ -57,9 +57,11 @@ class LibraryState:
     def forced(self) -> list[int]:
         return self.matcher.compute_ff_tokens()
 
+    @property
     def can_end(self) -> bool:
         return self.matcher.is_accepting()
 
+    @property
     def finished(self) -> bool:
         return self.matcher.is_stopped()
 
@@ -112,7 +114,7 @@ def test_a_repeated_item_is_vetoed_where_it_ends() -> None:
     assert _Tokenizer.tokens.index(b'"]') not in allowed(state)
     assert state.backtrack() == 0
     assert feed(state, 'b"]') == 3
-    assert state.can_end()
+    assert state.can_end
     assert state.accept(EOS)
 
 
@@ -128,11 +130,11 @@ def test_numbers_end_with_the_byte_after_them() -> None:
 def test_a_root_number_is_checked_before_the_end() -> None:
     state = start({"type": "integer", "multipleOf": 123457})
     assert feed(state, "12345") == 5
-    assert not state.can_end()
+    assert not state.can_end
     assert EOS not in allowed(state)
     assert not state.accept(EOS)
     assert feed(state, "7") == 1
-    assert state.can_end()
+    assert state.can_end
     assert EOS in allowed(state)
 
 
@@ -141,7 +143,7 @@ def test_a_nested_value_is_checked_when_it_closes() -> None:
     state = start(schema)
     assert feed(state, '{"a": [1]') == len('{"a": [1')
     assert feed(state, ', 7], "b": [1]}') == len(', 7], "b": [1]}')
-    assert state.can_end()
+    assert state.can_end
 
 
 def test_below_a_condition_only_the_governing_value_decides() -> None:
@@ -158,8 +160,8 @@ def test_rollback_and_copy_restore_the_check() -> None:
     assert feed(state, 'a"') == 1
     assert feed(other, ', "b"') == 4
     assert feed(other, 'c"]') == 3
-    assert other.can_end()
-    assert not state.can_end()
+    assert other.can_end
+    assert not state.can_end
 
 
 def test_a_dead_end_is_undone_and_not_entered_again() -> None:

@@ -12,8 +12,8 @@ from radixlang.grammar.limits import GrammarLimits
 from radixlang.grammar.native.automaton import LazyAutomaton
 from radixlang.grammar.native.regex import Automaton, Unsuitable, choice_automaton, regex_automaton
 from radixlang.grammar.native.trie import TokenTrie
-from radixlang.messages import GrammarSpec
 from radixlang.grammar.vocabulary import Vocabulary
+from radixlang.messages import GrammarSpec
 
 
 @lru_cache(64)
@@ -55,7 +55,9 @@ class NativeEngine:
         if not lazy.start:
             raise GrammarError(f"{spec.kind} matches no text", param=spec.kind)
         if not lazy.mask(lazy.start).any():
-            raise GrammarError(f"{spec.kind} begins with characters that the model's tokens cannot write", param=spec.kind)
+            raise GrammarError(
+                f"{spec.kind} begins with characters that the model's tokens cannot write", param=spec.kind
+            )
         return NativeGrammar(lazy, self.vocabulary)
 
 
@@ -109,6 +111,13 @@ class NativeState:
         self._ended -= ends
         if tokens > ends:
             del self._path[max(1, len(self._path) - (tokens - ends)) :]
+
+    def backtrack(self) -> int:
+        raise GrammarFailure("A token was drawn that the constraint forbids.")
+
+    @property
+    def revises(self) -> bool:
+        return False
 
     def forced(self) -> list[int]:
         if self._ended:

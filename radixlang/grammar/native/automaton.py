@@ -106,7 +106,10 @@ class LazyAutomaton:
         if known is not None:
             return known
         with self._lock:
-            if len(self._sets) > self._max_states or len(self._masks) * 4 * self._vocabulary.words > MAX_MASK_BYTES:
+            if (
+                len(self._sets) > self._max_states
+                or len(self._masks) * 4 * self._vocabulary.words > MAX_MASK_BYTES
+            ):
                 self._forget()
             mask = self._vocabulary.mask_of(self._walk(self._number(state)))
             if self.accepts(state):

@@ -1,7 +1,7 @@
 """All tokens as a tree of their bytes, level by level in arrays, so that a mask is a few array operations.
 
-    level d: nodes whose path has d + 1 bytes; the children of a node stand together on the next level,
-             and so do the tokens that end in it in `order`
+level d: nodes whose path has d + 1 bytes; the children of a node stand together on the next level,
+         and so do the tokens that end in it in `order`
 """
 
 from __future__ import annotations
