@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+from pathlib import Path
 from typing import Literal
 
 import httpx
@@ -247,3 +249,13 @@ def test_free_text_may_hold_calls(hermes):
                 check(call)
         assert "<tool_call>" not in choice.message.content
     assert calls
+
+
+@pytest.mark.parametrize("name", ["extract", "tools"])
+def test_examples(server, name, capsys):
+    path = Path(__file__).parents[2] / "examples" / f"{name}.py"
+    example = importlib.util.module_from_spec(importlib.util.spec_from_file_location(name, path))
+    example.__spec__.loader.exec_module(example)
+    example.main(server.url)
+    said = capsys.readouterr().out
+    assert ("birth_year=" if name == "extract" else "add({'a': ") in said

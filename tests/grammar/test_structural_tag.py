@@ -153,7 +153,7 @@ def test_special_tokens_are_tokens(engine, vocabulary) -> None:
         ({"structures": 3, "triggers": []}, "list of objects"),
         ({"format": {"type": "xml"}}, "unknown format type 'xml'"),
         ({"format": {"type": ["or"]}}, "unknown format type"),
-        ({"format": 3}, "at /format"),
+        ({"format": 3}, "at #/format"),
         (
             {"format": {"type": "sequence", "elements": [const("a"), {"type": "const_string"}]}},
             "/format/elements/1",

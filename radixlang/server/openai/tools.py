@@ -207,9 +207,9 @@ def _normalised(tool: Tool) -> Normalised:
     try:
         return _read_schema(json.dumps(tool.parameters, ensure_ascii=False))
     except GrammarError as error:
-        raise GrammarError(
-            f"The parameters of the tool {tool.name!r} are no usable JSON schema: {error}", param="tools"
-        ) from None
+        what = str(error).removeprefix("The JSON schema cannot be used: ")
+        message = f"The parameters of the tool {tool.name!r} cannot be used: {what}"
+        raise GrammarError(message, param="tools") from None
     except RecursionError:
         raise RequestError(f"The parameters of the tool {tool.name!r} are nested too deeply.", "tools") from None
 
