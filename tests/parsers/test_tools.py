@@ -340,6 +340,21 @@ def test_plain_calls(engine) -> None:
     assert calls_schema([CLOCK], parallel=False)["maxItems"] == 1
 
 
+@pytest.mark.parametrize(
+    "draft", ["http://json-schema.org/draft-04/schema#", "http://json-schema.org/draft-07/schema#", None]
+)
+@pytest.mark.parametrize("reference", ["#/definitions/d", "#"])
+@pytest.mark.parametrize("root", [False, True])
+def test_plain_calls_keep_references(draft: str | None, reference: str, root: bool, engine) -> None:
+    if root and reference == "#":
+        pytest.skip("refers to nothing but itself")
+    parameters = {"definitions": {"d": {"type": "object", "properties": {"x": {"type": "integer"}}}}}
+    parameters |= {"$ref": reference} if root else {"type": "object", "properties": {"a": {"$ref": reference}}}
+    parameters |= {"$schema": draft} if draft else {}
+    for tools in ([Tool("f", parameters)], [CLOCK, Tool("f", parameters)]):
+        engine.compile(GrammarSpec("json_schema", json.dumps(calls_schema(tools))))
+
+
 @pytest.mark.parametrize("sample", [s for s in SAMPLES if s.strict and "metric" in s.text], ids=lambda s: s.syntax)
 def test_tags_hold_calls_in_free_text_to_the_schema(sample: Sample, engine, tokenizer) -> None:
     grammar = compiled(engine, syntax_of(sample.syntax), TOOLS)

@@ -236,7 +236,7 @@ def test_forced_calls_without_a_syntax(server: Live) -> None:
     schema = json.loads(spec(server).text)
     assert schema["maxItems"] == 1
     assert schema["items"]["properties"]["name"] == {"const": "get_weather"}
-    assert schema["$defs"]["tool0"] == WEATHER["function"]["parameters"]
+    assert schema["$defs"]["tool0"] == WEATHER["function"]["parameters"] | {"$id": "tool:0"}
     server.ok(CHAT, {**body, "tool_choice": "required"})
     schema = json.loads(spec(server).text)
     assert len(schema["items"]["anyOf"]) == 2

@@ -35,20 +35,20 @@ def calls_schema(tools: Sequence[Tool], parallel: bool = True) -> dict[str, Any]
         "type": "array",
         "items": call[0] if len(call) == 1 else {"anyOf": call},
         "minItems": 1,
-        "$defs": {f"tool{i}": _moved(tool.parameters, f"#/$defs/tool{i}") for i, tool in enumerate(tools)},
+        "$defs": {f"tool{i}": _alone(tool.parameters, str(i)) for i, tool in enumerate(tools)},
     }
     return schema if parallel else schema | {"maxItems": 1}
 
 
-def _moved(schema: Any, root: str) -> Any:
-    """A schema that has become a part of another: its references to itself are led to `root`."""
-    if isinstance(schema, dict):
-        return {
-            key: root + value[1:]
-            if key in ("$ref", "$dynamicRef") and isinstance(value, str) and value.startswith("#")
-            else value
-            if key in ("const", "enum", "default", "examples")
-            else _moved(value, root)
-            for key, value in schema.items()
-        }
-    return [_moved(item, root) for item in schema] if isinstance(schema, list) else schema
+def _alone(schema: Any, name: str) -> Any:
+    """A schema that may become a part of another: with an id its references to itself stay its own."""
+    if not isinstance(schema, dict):
+        return schema
+    old = "draft-04" in str(schema.get("$schema"))
+    id = schema.get("id" if old else "$id")
+    id = id if isinstance(id, str) and not id.startswith("#") else f"tool:{name}"
+    if "$ref" in schema and any(f"draft-0{n}" in str(schema.get("$schema")) for n in (4, 6, 7)):
+        # These drafts know nothing beside a reference, not even an id.
+        kept = {key: schema[key] for key in ("$schema", "definitions", "$defs") if key in schema}
+        schema = {**kept, "allOf": [{"$ref": schema["$ref"]}]}
+    return {**schema, "$id": id, **({"id": id} if old else {})}

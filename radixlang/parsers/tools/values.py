@@ -29,12 +29,14 @@ _PLAIN_TEXT = _NOTES | {"type", "enum", "const"}
 
 
 def properties_of(schema: Any) -> dict[str, Any]:
-    """Name → schema of the arguments; those that are only required accept anything."""
+    """Name → schema of the arguments that may be given; those that are only required accept anything."""
     if not isinstance(schema, dict):
         return {}
     found = schema.get("properties")
-    out = dict(found) if isinstance(found, dict) else {}
-    for name in required_of(schema):
+    required = required_of(schema)
+    items = found.items() if isinstance(found, dict) else ()
+    out = {name: inner for name, inner in items if inner is not False or name in required}
+    for name in required:
         out.setdefault(name, {})
     return out
 

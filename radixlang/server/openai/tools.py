@@ -177,6 +177,8 @@ def _free(use: ToolUse, syntax: Syntax, answer: Constraint | None) -> CallPlan:
                 "tools",
             )
         held = Tool(tool.name, normalised.schema) if normalised.residual else tool
+        if held is not tool and _normalised(held).residual:
+            return CallPlan(answer, syntax)
         if strict and not syntax.states(held):
             raise RequestError(
                 f"The schema of the tool {tool.name!r} cannot be held exactly in the model's own call syntax: "
