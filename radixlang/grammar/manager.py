@@ -76,7 +76,9 @@ class GrammarManager:
     def start(self, spec: GrammarSpec, grammar: Grammar) -> GrammarState:
         """A state for one request; `grammar` is what `get` gave for its constraint."""
         if spec.thinking_end:
-            grammar = ThinkingGrammar(grammar, spec.thinking_end, spec.thinking_budget, self.vocabulary)
+            grammar = ThinkingGrammar(
+                grammar, spec.thinking_end, spec.thinking_budget, self.vocabulary, spec.thinking_start
+            )
         return grammar.start()
 
     @property
