@@ -46,6 +46,9 @@ class LlguidanceEngine:
             eos_token=list(vocabulary.eos_ids),
         )
 
+    def warm_up(self) -> None:
+        """Everything is made with the engine."""
+
     def supports(self, spec: GrammarSpec) -> str | None:
         return None
 

@@ -34,6 +34,10 @@ class NativeEngine:
         self._lock = threading.Lock()
         self._dfa = lru_cache(16)(self._make_dfa)
 
+    def warm_up(self) -> None:
+        """The token tree, the compiled walk, and the largest classes of characters."""
+        self._dfa(r"\w\d\s")
+
     def supports(self, spec: GrammarSpec) -> str | None:
         if spec.kind == "choice":
             return None
