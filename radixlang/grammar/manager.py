@@ -79,11 +79,11 @@ class GrammarManager:
             future = self._known.get(key)
             if future is None:
                 future = self._known[key] = self._pool.submit(self._compile, spec)
-                future.add_done_callback(lambda _done: self._trim(key))
+                future.add_done_callback(lambda _done: self._trim())
             self._known.move_to_end(key)
             self._asked += 1
             if self._asked % _TRIM_EVERY == 0:
-                self._pool.submit(self._trim, key)
+                self._pool.submit(self._trim)
         return future
 
     def warm_up(self) -> Future[None]:
@@ -152,18 +152,17 @@ class GrammarManager:
         if names:
             self.vocabulary.encode("")
 
-    def _trim(self, newest: str) -> None:
+    def _trim(self) -> None:
         """Forget the oldest constraints while all together hold too much. They grow while they are used, so they
         are measured anew."""
         with self._lock:
             sizes = {key: _size(future) for key, future in self._known.items() if future.done()}
             total = sum(sizes.values())
-            for key, size in sizes.items():
+            for key in list(sizes)[:-1]:
                 if total <= self._cache_bytes:
                     break
-                if key != newest:
-                    del self._known[key]
-                    total -= size
+                del self._known[key]
+                total -= sizes[key]
 
 
 def _size(future: Future[Grammar]) -> int:
