@@ -14,6 +14,23 @@ import tempfile
 import time
 from pathlib import Path
 
+#: a model that runs anywhere in no time: the small form of benchmarks that are meant for a GPU
+TINY = {
+    "name": "tiny",
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 512,
+    "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+}
+
 READY = re.compile(r"ready in .*: (http://\S+) serves")
 
 

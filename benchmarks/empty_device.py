@@ -1,5 +1,4 @@
-"""An engine whose device does nothing, for measuring the host: `host.py` uses it, and runs it as the engine's process.
-"""
+"""An engine whose device does nothing, for measuring the host: `host.py` uses it and runs it as the engine."""
 
 from __future__ import annotations
 
@@ -35,9 +34,7 @@ class EmptyDevice:
     seconds, and prompts take theirs at `PREFILL_RATE`."""
 
     def __init__(self, shape: EngineShape, pace: float = 0.0) -> None:
-        self.table = RequestTable(
-            shape.max_rows, -(-shape.context_length // shape.page_size), torch.device("cpu")
-        )
+        self.table = RequestTable(shape.max_rows, -(-shape.context_length // shape.page_size), torch.device("cpu"))
         self.sampling = SamplingBatch(shape.max_rows, shape.vocab_size, CpuPlatform())
         self.page_size = shape.page_size
         self.pace = pace

@@ -7,8 +7,11 @@ ignored. Peers (vLLM 0.26.0, SGLang 0.5.16) were measured on one H200 with their
 at 4.20 TB/s and operations at 786 TFLOP/s of that card. One markdown table is printed.
 
 Sections: start (time to ready), latency (batch 1), step (decode steps by batch), throughput, prefill, ttft,
-admission (cached prompts), host (host work a step at 256 rows), executor (bare decode steps, no scheduler);
-and profile (only when named): kernels and their times.
+admission (cached prompts), host (host work a step at 256 rows), executor (bare steps, no scheduler),
+overlap (steps and the device's idle share with overlap and without); and, only when named, changes (bare decode
+steps with penalties and masks) and profile (kernels and their times).
+
+`--device cpu --models tiny --sections ttft overlap` runs the same code anywhere, at small sizes.
 """
 
 from __future__ import annotations
@@ -29,10 +32,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from common import TINY
 
+from radixlang.bench import step as bench_step
+from radixlang.bench.report import percentiles, random_prompts
 from radixlang.channel import LocalChannel
 from radixlang.config import Config
 from radixlang.engine.build import build_engine
+from radixlang.engine.recorder import StepRecorder
 from radixlang.llm import Engine
 from radixlang.messages import Generate, pack_ids
 from radixlang.plan import FROM_TABLE, RowSetup, StepPlan
@@ -70,8 +77,10 @@ MODELS: dict[str, dict[str, Any]] = {
         "rope_theta": 1000000.0,
         "tie_word_embeddings": True,
     },
+    "tiny": TINY,
 }
 STEPS = (8, 32, 64, 128, 256)
+PROMPTS = (16, 128, 512, 1024, 2048)
 FLOOR_PEERS: dict[str, dict[str, tuple[float, float, float]]] = {
     "llama": {
         "batch 1, ms a token": (3.58, 4.845, 4.692),
@@ -97,8 +106,11 @@ FLOOR_PEERS: dict[str, dict[str, tuple[float, float, float]]] = {
         "prefill 16 × 8,192, tok/s": (432000, 264440, 273386),
         "first token, 1 × 1,024, ms": (1.3, 18.2, 14.0),
     },
+    "tiny": {},
 }
-SECTIONS = ("start", "latency", "step", "throughput", "prefill", "ttft", "admission", "host", "executor")
+THROUGH = ("latency", "step", "throughput", "prefill", "ttft", "admission")
+"""sections that share one engine"""
+SECTIONS = ("start", *THROUGH, "host", "executor", "overlap")
 
 Rows = dict[str, str | float]
 
@@ -118,7 +130,7 @@ def options_of(model: str, where: Path, **more: Any) -> dict[str, Any]:
         "load_format": "dummy",
         "skip_tokenizer_init": True,
         "device": "cuda",
-        "context_length": 16384,
+        "context_length": min(16384, MODELS[model]["max_position_embeddings"]),
         "max_running_requests": 256,
         **more,
     }
@@ -180,8 +192,11 @@ class Bench:
         return {"prefill 16 × 8,192, tok/s": 16 * 8192 / took}
 
     def ttft(self) -> Rows:
-        times = [self.seconds(1, 1024, 1) for _ in range(8)]
-        return {"first token, 1 × 1,024, ms": statistics.median(times[2:]) * 1e3}
+        out: Rows = {}
+        for length in (128, 1024):
+            times = [self.seconds(1, length, 1) for _ in range(10)]
+            out[f"first token, 1 × {length:,}, ms"] = statistics.median(times[2:]) * 1e3
+        return out
 
     def admission(self) -> Rows:
         ids = prompts(256, 1024, self.vocabulary)
@@ -234,6 +249,90 @@ def host(model: str, where: Path, **more: Any) -> Rows:
     }
 
 
+GAP = 5.0
+"""µs without a kernel that count as the host's fault in a trace; between kernels of one graph is about one"""
+
+
+def overlap(model: str, where: Path, **more: Any) -> Rows:
+    """Decode steps with overlap and without: how long they are, what the host does in them, and how long the
+    device is idle: by events at the ends of steps, as in `radixlang bench step`, and by the kernels in a trace."""
+    out: Rows = {}
+    for word, off in (("on", False), ("off", True)):
+        out |= steps_of(model, word, options_of(model, where, disable_overlap_schedule=off, **more))
+        free()  # the other engine wants the memory
+    return out
+
+
+def steps_of(model: str, word: str, options: dict[str, Any]) -> Rows:
+    """The rows of one engine; `word` says how its overlap is."""
+    sizes, length, steps = ((256, 32), 1024, 120) if options["device"] == "cuda" else ((8, 4), 64, 40)
+    recorder, to_engine, back = StepRecorder(), LocalChannel(), LocalChannel()
+    loop = build_engine(Config.from_flat(**options).resolve(), to_engine, back, lambda *_: None, recorder)
+    out: Rows = {}
+    for size in sizes:
+        ids = random_prompts(size, length, MODELS[model]["vocab_size"], [0, size])
+        bench_step.run_batch(loop, to_engine, back, ids, steps, bench_step.Settings())
+        seen = bench_step.steady(recorder.take(), size)
+        name = f"at batch {size}, overlap {word}"
+        out[f"step {name}, ms"] = statistics.median(seen.turn) * 1e3
+        middle, high = percentiles([1000 * seconds for seconds in seen.host], (50, 99))
+        out[f"… host work {name}, ms: median"], out[f"… host work {name}, ms: p99"] = middle, high
+        out[f"… device idle {name}, % by events"] = 100 * seen.idle
+        if options["device"] == "cuda":
+            idle, gaps = traced_idle(loop, to_engine, back, recorder, ids)
+            out[f"… device idle {name}, % in a trace, gaps of {GAP:g} µs and more"] = gaps
+            out[f"… device idle {name}, % in a trace, every gap"] = idle
+    loop.executor.close()
+    return out
+
+
+def traced_idle(
+    loop: Any, to_engine: LocalChannel, back: LocalChannel, recorder: StepRecorder, ids: list[list[int]]
+) -> tuple[float, float]:
+    """20 decode steps of all prompts (cached by now) under the profiler → % of the time in which no kernel ran: in
+    all, and in gaps of `GAP` and more. Copies do not count as work."""
+    from torch.autograd import DeviceType
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as record
+
+    sampling = SamplingParams(temperature=0.0, max_new_tokens=64, ignore_eos=True)
+    for i, prompt in enumerate(ids):
+        to_engine.send(Generate(f"traced-{i}", pack_ids(prompt), sampling))
+    size = len(ids)
+    for _ in range(1000):
+        loop.turn()
+        back.receive(0)
+        if [(turn.rows, turn.tokens) for turn in recorder.turns[-8:]] == [(size, size)] * 8:
+            break
+    else:
+        raise RuntimeError(f"the {size} prompts never decoded together")
+    with record(activities=[ProfilerActivity.CUDA]) as recorded:
+        for _ in range(20):
+            loop.turn()
+            back.receive(0)
+        torch.cuda.synchronize()
+    while not loop.scheduler.idle:
+        loop.turn()
+        back.receive(0)
+    recorder.take()
+    kernels = sorted(
+        (event.time_range.start, event.time_range.end)
+        for event in recorded.events()
+        if event.device_type == DeviceType.CUDA and not event.name.startswith(("Memcpy", "Memset"))
+    )
+    return idle_of(kernels)
+
+
+def idle_of(kernels: list[tuple[float, float]]) -> tuple[float, float]:
+    """(begin, end) in µs, by begin → % of the span that no kernel covers: in all, and in gaps ≥ `GAP`."""
+    until, gaps = kernels[0][1], []
+    for begin, end in kernels:
+        gaps.append(max(0.0, begin - until))
+        until = max(until, end)
+    span = until - kernels[0][0]
+    return 100 * sum(gaps) / span, 100 * sum(gap for gap in gaps if gap >= GAP) / span
+
+
 class Bare:
     """An executor without a scheduler: rows of random KV that decode, and prompts."""
 
@@ -248,13 +347,25 @@ class Bare:
         for k, v in self.device.pool.layers:
             k.normal_()
             v.normal_()
+        self.masks = np.full((512, -(-self.shape.vocab_size // 32)), 0x5A5A5A5A, np.int32)
         self.per_row = -(-(self.CONTEXT + 100) // self.shape.page_size)
 
-    def plan(self, rows: int, starts: int, counts: int, new: bool) -> StepPlan:
-        """`new`: give the rows their pages and parameters; otherwise each takes its token from the table."""
+    def plan(
+        self,
+        rows: int,
+        starts: int,
+        counts: int,
+        new: bool,
+        sampling: RowSampling = RowSampling(),
+        masked: int = 0,
+    ) -> StepPlan:
+        """`new`: give the rows their pages and parameters; otherwise each takes its token from the table.
+
+        The first `masked` rows wait for masks.
+        """
         ids = np.arange(1, rows + 1, dtype=np.int32)
         empty = np.zeros(0, np.int32)
-        per_row = self.per_row
+        per_row = max(self.per_row, -(-(starts + counts) // self.shape.page_size))
         pages = [(row, i, 1 + (row - 1) * per_row + i) for row in range(1, rows + 1) for i in range(per_row)]
         tokens = np.full(rows * counts, FROM_TABLE, np.int32)
         if counts > 1:
@@ -268,7 +379,8 @@ class Bare:
             samples=np.ones(rows, np.bool_),
             pools=np.zeros(rows, np.bool_),
             new_pages=np.array(pages if new else [], np.int32).reshape(-1, 3),
-            setups=tuple(RowSetup(int(row), RowSampling(), empty, empty) for row in ids) if new else (),
+            setups=tuple(RowSetup(int(row), sampling, empty, empty) for row in ids) if new else (),
+            masked=np.arange(masked, dtype=np.int32),
         )
 
     def run(self, plans: list[StepPlan]) -> tuple[list[float], list[float]]:
@@ -278,6 +390,8 @@ class Bare:
         for plan in plans:
             begin = time.perf_counter()
             tickets.append(self.device.launch(plan))
+            if len(plan.masked):
+                self.device.sample(tickets[-1], self.masks[: len(plan.masked)])
             launches.append((time.perf_counter() - begin) * 1e3)
             if len(tickets) > 1:
                 self.device.result(tickets.pop(0))
@@ -287,7 +401,7 @@ class Bare:
 
 
 def executor(model: str, where: Path, **more: Any) -> Rows:
-    """Steps of the bare executor at a context of 1,088, and the host's part of a launch."""
+    """Decode steps of the bare executor at a context of 1,088, prompts, and the host's part of their launches."""
     bare = Bare(model, where, **more)
     out: Rows = {}
     for rows in (1, 2, 4, *STEPS):
@@ -295,7 +409,38 @@ def executor(model: str, where: Path, **more: Any) -> Rows:
         gaps, launches = bare.run([bare.plan(rows, bare.CONTEXT + i, 1, False) for i in range(1, 81)])
         out[f"bare step at batch {rows}, ms"] = statistics.median(gaps[20:])
         out[f"… its launch on the host at {rows}, ms"] = statistics.median(launches[20:])
+    for tokens in PROMPTS:
+        bare.run([bare.plan(1, 0, tokens, True)])
+        gaps, launches = bare.run([bare.plan(1, 0, tokens, False) for _ in range(30)])
+        out[f"bare prompt step of {tokens:,} tokens, ms"] = statistics.median(gaps[10:])
+        out[f"… its launch on the host at {tokens:,} tokens, ms"] = statistics.median(launches[10:])
     out["start, parts"] = str(bare.shape.load_spans)
+    bare.device.close()
+    return out
+
+
+def changes(model: str, where: Path, **more: Any) -> Rows:
+    """Steps of the bare executor whose rows have penalties or wait for masks that are there at once."""
+    bare = Bare(model, where, **more)
+    top_p = RowSampling(temperature=0.8, top_p=0.9, seed=1)
+    penalised = RowSampling(frequency_penalty=0.5, presence_penalty=0.2, repetition_penalty=1.1)
+    both = RowSampling(temperature=0.8, top_p=0.9, seed=1, frequency_penalty=0.5)
+    out: Rows = {}
+    for rows in (1, 32, 256):
+        for name, sampling, masked in (
+            ("greedy", RowSampling(), 0),
+            ("greedy, all rows with penalties", penalised, 0),
+            ("greedy, one row masked", RowSampling(), 1),
+            ("greedy, all rows masked", RowSampling(), rows),
+            ("top-p", top_p, 0),
+            ("top-p, all rows with penalties", both, 0),
+            ("top-p, all rows masked", top_p, rows),
+        ):
+            bare.run([bare.plan(rows, bare.CONTEXT, 1, True, sampling, masked)])
+            plans = [bare.plan(rows, bare.CONTEXT + i, 1, False, sampling, masked) for i in range(1, 81)]
+            gaps, launches = bare.run(plans)
+            out[f"batch {rows}, {name}: step, ms"] = statistics.median(gaps[20:])
+            out[f"… its launch on the host at {rows}, {name}, ms"] = statistics.median(launches[20:])
     bare.device.close()
     return out
 
@@ -353,14 +498,15 @@ def start(model: str, where: Path) -> Rows:
 
 def free() -> None:
     gc.collect()
-    torch.cuda.empty_cache()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def measure(model: str, sections: list[str], where: Path, more: dict[str, Any]) -> Rows:
     out: Rows = {}
     if "start" in sections:
         out |= start(model, where)
-    through = [s for s in sections if s in ("latency", "step", "throughput", "prefill", "ttft", "admission")]
+    through = [s for s in sections if s in THROUGH]
     if through:
         bench = Bench(model, where, **more)
         for section in through:
@@ -371,7 +517,13 @@ def measure(model: str, sections: list[str], where: Path, more: dict[str, Any]) 
         bench.engine.shutdown()
         del bench
         free()
-    for name, function in (("executor", executor), ("host", host), ("profile", profile)):
+    for name, function in (
+        ("executor", executor),
+        ("changes", changes),
+        ("host", host),
+        ("overlap", overlap),
+        ("profile", profile),
+    ):
         if name in sections:
             begin = time.perf_counter()
             out |= function(model, where, **more)
@@ -397,26 +549,31 @@ def table(results: dict[str, Rows]) -> str:
     return "\n".join(lines)
 
 
+def device_line(device: str) -> str:
+    if device != "cuda":
+        return f"{device}, torch {torch.__version__}"
+    import triton
+
+    return f"{torch.cuda.get_device_name()}, torch {torch.__version__}, Triton {triton.__version__}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
-    parser.add_argument("--sections", nargs="+", default=list(SECTIONS), choices=[*SECTIONS, "profile"])
+    parser.add_argument("--models", nargs="+", default=["llama", "qwen"], choices=list(MODELS))
+    parser.add_argument("--sections", nargs="+", default=list(SECTIONS), choices=[*SECTIONS, "changes", "profile"])
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="engine options, JSON values")
+    parser.add_argument("--device", default="cuda")
     parser.add_argument("--out", type=Path, help="append the table to this file")
     args = parser.parse_args()
     more = {name: json.loads(value) for name, _, value in (item.partition("=") for item in args.set)}
+    more["device"] = args.device
     random.seed(0)
     results = {}
     with tempfile.TemporaryDirectory() as where:
         for model in args.models:
             results[model] = measure(model, args.sections, Path(where), more)
             print(table({model: results[model]}), flush=True)
-    import triton
-
-    head = (
-        f"## {time.strftime('%Y-%m-%d')}: {torch.cuda.get_device_name()}, torch {torch.__version__}, "
-        f"Triton {triton.__version__}\n\n`{' '.join(['python', *sys.argv])}`\n\n"
-    )
+    head = f"## {time.strftime('%Y-%m-%d')}: {device_line(args.device)}\n\n`{' '.join(['python', *sys.argv])}`\n\n"
     text = head + table(results) + "\n"
     print(text)
     if args.out:

@@ -1,24 +1,40 @@
-"""Finds launch settings of the skinny product on this GPU, for `radixlang/kernels/settings/`.
+"""Finds launch settings of decode kernels on this GPU, for `radixlang/kernels/settings/`.
 
-    python benchmarks/gpu_tune.py [--tokens 1 32 64 128] [--shapes NAME …] [--seconds S]
+    python benchmarks/gpu_tune.py --sections product [--tokens 1 32 64 128] [--shapes NAME …] [--seconds S]
+    python benchmarks/gpu_tune.py --sections decode [--models llama qwen] [--pages 16 64] [--batches 1 8 …]
+    python benchmarks/gpu_tune.py --sections step [--models qwen] [--batches 1 32] [--variants NAME[=JSON] …]
 
-Every candidate runs in a CUDA graph that goes through many copies of the weight, so that none is in the cache;
-the library's product is measured alike. Prints a line for each shape and number of tokens.
+product: matrix products of few tokens with what stands around them in a decoder (norm, activation, sum), by the
+library and by our kernels. decode: attention of a decode step, context 1,088. Every candidate runs in a CUDA graph
+that goes through many copies of weights or caches, so that none is in the cache. Both print the best as entries of
+the settings file. step: whole bare decode steps with parts of the settings replaced, an engine for each variant:
+one of those named below, or JSON with the settings file's keys.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import json
+import statistics
+import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import torch
 
-from radixlang.kernels import chain
+from radixlang.kernels import chain, tuning
+from radixlang.kernels.activation import silu_mul
+from radixlang.kernels.decode_attention import decode_attention, decode_projected
+from radixlang.kernels.matvec import matvec
+from radixlang.kernels.norm import rms_norm
+from radixlang.kernels.rope_write import rope_write
 from radixlang.kernels.skinny_linear import skinny_linear
-from radixlang.kernels.tuning import SkinnyTile
+from radixlang.kernels.tuning import DecodeTile, MatvecTile, SkinnyTile
 
 #: name: (outputs of each half if gated, inputs, gated)
 SHAPES = {
@@ -33,6 +49,14 @@ SHAPES = {
     "qwen down": (1024, 3072, False),
     "qwen head": (151936, 1024, False),
 }
+#: query heads, key/value heads of 128, with norms
+HEADS = {"llama": (32, 8, False), "qwen": (16, 8, True)}
+#: keys a tile, warps, stages
+DECODE_FEW = ((16, 4, 4), (32, 2, 4), (32, 4, 3), (32, 4, 4), (64, 4, 2), (64, 4, 3), (64, 8, 3), (128, 4, 2))
+DECODE_MANY = (
+    (16, 1, 6), (32, 1, 4), (32, 2, 3), (32, 2, 4), (32, 2, 5), (32, 4, 4), (64, 2, 2), (64, 2, 3), (64, 4, 2),
+    (64, 4, 3), (128, 4, 2), (128, 8, 2),
+)  # fmt: skip
 BYTES = 3 << 29
 
 
@@ -60,6 +84,11 @@ def timed(work: Callable[[int], object], copies: int) -> float:
 
 #: outputs a program, inputs a step, warps, stages
 TILES = (
+    (16, 256, 4, 4),
+    (16, 512, 4, 2),
+    (32, 128, 4, 4),
+    (32, 256, 4, 3),
+    (32, 256, 4, 4),
     (64, 64, 4, 6),
     (64, 128, 4, 3),
     (64, 128, 4, 4),
@@ -73,11 +102,12 @@ TILES = (
     (128, 128, 8, 3),
     (128, 128, 8, 4),
 )
+Tile = SkinnyTile | MatvecTile
 
 
-def candidates(outer: int, inner: int, gated: bool, tokens: int) -> list[SkinnyTile]:
+def skinny_candidates(outer: int, inner: int, gated: bool, tokens: int) -> list[Tile]:
     block_m = max(16, 1 << (tokens - 1).bit_length())
-    found = []
+    found: list[Tile] = []
     for (block_n, block_k, warps, stages), splits in itertools.product(TILES, (1, 2, 4, 8)):
         shared = stages * block_k * 2 * (block_n * (2 if gated else 1) + block_m)
         steps, programs = inner // block_k // splits, -(-outer // block_n) * splits
@@ -88,71 +118,264 @@ def candidates(outer: int, inner: int, gated: bool, tokens: int) -> list[SkinnyT
     return found
 
 
+def matvec_candidates(outer: int, inner: int, gated: bool, tokens: int) -> list[Tile]:
+    """At most 128 registers of weights a thread, and not fewer programs than there are multiprocessors."""
+    found: list[Tile] = []
+    width = tuning.next_power_of_2(inner) * (2 if gated else 1)
+    for block_n, warps in itertools.product((1, 2, 4, 8, 16, 32), (2, 4, 8)):
+        registers = block_n * width // (warps * 64)
+        if tokens <= tuning.MAX_MATVEC_TOKENS and 16 <= registers <= 128 and outer // block_n >= 100:
+            found.append(MatvecTile(block_n, warps))
+    return found
+
+
+def candidates(outer: int, inner: int, gated: bool, tokens: int) -> list[Tile]:
+    return matvec_candidates(outer, inner, gated, tokens) + skinny_candidates(outer, inner, gated, tokens)
+
+
+class Product:
+    """One shape and number of tokens: every way to compute it, with the norm before and what follows."""
+
+    def __init__(self, name: str, tokens: int, outer: int | None = None) -> None:
+        full, self.inner, self.gated = SHAPES[name]
+        self.name, self.tokens, self.outer = name, tokens, outer or full
+        self.normed = name.endswith(("qkv", "gate_up"))
+        self.summed = name.endswith((" o", "down"))
+        self.rows = self.outer * (2 if self.gated else 1)
+        self.copies = max(2, min(64, BYTES // (self.rows * self.inner * 2))) if outer is None else 1
+        some = {"dtype": torch.bfloat16, "device": "cuda"}
+        self.weights = [torch.randn((self.rows, self.inner), **some) / self.inner**0.5 for _ in range(self.copies)]
+        self.x = torch.randn((tokens, self.inner), **some)
+        self.stream = torch.randn((tokens, self.outer), **some)
+        self.norm = torch.ones(self.inner, device="cuda")
+
+    def library(self, i: int) -> torch.Tensor:
+        x = rms_norm(self.x, self.norm, 1e-6) if self.normed else self.x
+        if self.summed:
+            return self.stream.addmm_(x, self.weights[i].t())
+        y = torch.nn.functional.linear(x, self.weights[i])
+        return silu_mul(y) if self.gated else y
+
+    def ours(self, i: int, tile: Tile) -> torch.Tensor:
+        more: dict[str, Any] = {"activation": "silu" if self.gated else None}
+        more["residual"] = self.stream if self.summed else None
+        if isinstance(tile, MatvecTile):
+            more |= {"norm": self.norm, "eps": 1e-6} if self.normed else {}
+            return matvec(self.x, self.weights[i], tile=tile, **more)
+        x = rms_norm(self.x, self.norm, 1e-6) if self.normed else self.x
+        return skinny_linear(x, self.weights[i], tile=tile, **more)
+
+    def entry(self, tile: Tile) -> str:
+        sizes = {"tokens": self.tokens, "outer": self.outer, "inner": self.inner, "gated": int(self.gated)}
+        found: dict[str, int] = {"max_tokens": self.tokens}
+        for size in ("outer", "inner", "gated"):
+            found |= {f"min_{size}": sizes[size], f"max_{size}": sizes[size]}
+        found |= {"block_n": tile.block_n, "warps": tile.warps}
+        if isinstance(tile, SkinnyTile):
+            programs = tile.splits * -(-self.outer // tile.block_n)
+            found |= {"block_k": tile.block_k, "stages": tile.stages, "programs": programs}
+            found |= {"early": 1} if tile.early else {}
+        return f"{'skinny' if isinstance(tile, SkinnyTile) else 'matvec'}: {json.dumps(found)}"
+
+
+def in_threads(jobs: list[Callable[[], object]]) -> None:
+    """Compile many kernels at once."""
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda job: job(), jobs))
+    torch.cuda.synchronize()
+
+
+def timed_all(candidates: list[Any], work: Callable[[int, Any], object], copies: int) -> list[tuple[float, Any]]:
+    """(µs, candidate), the fastest first; what does not fit the chip is left out with a line."""
+    results = []
+    for candidate in candidates:
+        try:
+            results.append((timed(lambda i, c=candidate: work(i, c), copies), candidate))  # type: ignore[misc]
+        except Exception as error:
+            print("failed", candidate, type(error).__name__, str(error)[:80])
+    return sorted(results, key=lambda r: r[0])
+
+
+def product(args: argparse.Namespace) -> None:
+    begin = time.monotonic()
+    cases = [(name, tokens) for name in args.shapes for tokens in args.tokens]
+    jobs: dict[Any, Callable[[], object]] = {}
+    for name, tokens in cases:
+        for tile in candidates(*SHAPES[name], tokens):
+            whole = SHAPES[name][1] if isinstance(tile, MatvecTile) else 0
+            small = Product(name, tokens, outer=2 * tile.block_n)
+            jobs.setdefault((tile, name.split()[1], whole, tokens), lambda p=small, t=tile: p.ours(0, t))  # type: ignore[misc]
+    in_threads(list(jobs.values()))
+    print(f"compiled {len(jobs)} in {time.monotonic() - begin:.0f} s", flush=True)
+    for name, tokens in cases:
+        if time.monotonic() - begin > args.seconds:
+            break
+        case = Product(name, tokens)
+        library = timed(case.library, case.copies)
+        results = timed_all(candidates(*SHAPES[name], tokens), case.ours, case.copies)
+        early = [replace(tile, early=True) for _, tile in results[:6] if isinstance(tile, SkinnyTile)]
+        results = sorted(results + timed_all(early, case.ours, case.copies), key=lambda r: r[0])
+        floor = case.rows * case.inner * 2 / 4.2e6
+        print(f"{name}, {tokens} tokens: floor {floor:.1f}, library {library:.1f} µs")
+        for kind in (MatvecTile, SkinnyTile):
+            for us, tile in [r for r in results if isinstance(r[1], kind)][:3]:
+                print(f"  {us:6.1f} µs  {case.entry(tile)}", flush=True)
+        del case
+        torch.cuda.empty_cache()
+
+
+class Decode:
+    """Attention of one shape, page size and batch, over copies of the cache."""
+
+    CONTEXT = 1088
+
+    def __init__(self, model: str, page: int, batch: int, most: int = 64) -> None:
+        self.heads, self.kv_heads, self.normed = HEADS[model]
+        self.batch, self.page = batch, page
+        per_row = -(-self.CONTEXT // page)
+        pages = 1 + batch * per_row
+        some = {"dtype": torch.bfloat16, "device": "cuda"}
+        size = 2 * pages * page * self.kv_heads * 128 * 2
+        self.copies = max(1, min(most, 3 * BYTES // size))
+        self.caches = torch.empty((self.copies, 2, pages, page, self.kv_heads, 128), **some)
+        for cache in self.caches:
+            cache.normal_()
+        self.table = (torch.randperm(pages - 1, device="cuda") + 1).int().view(batch, per_row)
+        self.rows = torch.arange(batch, dtype=torch.int32, device="cuda")
+        self.places = torch.arange(batch, device="cuda")
+        self.starts = torch.arange(batch + 1, dtype=torch.int32, device="cuda")
+        self.lengths = torch.full((batch,), self.CONTEXT, dtype=torch.int32, device="cuda")
+        self.slots = self.table[:, -1].long() * page + (self.CONTEXT - 1) % page
+        self.qkv = torch.randn((batch, (self.heads + 2 * self.kv_heads) * 128), **some)
+        self.cos, self.sin = torch.randn((2, batch, 64), device="cuda")
+        self.norm = torch.ones(128, device="cuda") if self.normed else None
+
+    def __call__(self, i: int, tile: DecodeTile) -> torch.Tensor:
+        k, v = self.caches[i]
+        weights = {"q_weight": self.norm, "k_weight": self.norm}
+        if tile.projected:
+            return decode_projected(
+                self.qkv, k, v, self.table, self.rows, self.slots, self.lengths, heads=self.heads,
+                angles=(self.cos, self.sin), scale=0.09, tile=tile, **weights,
+            )  # fmt: skip
+        parts = self.qkv.view(self.batch, -1, 128).split((self.heads, self.kv_heads, self.kv_heads), 1)
+        q = rope_write(*parts, self.cos, self.sin, self.places, self.slots, k, v, **weights)
+        table = (self.table, self.rows, self.starts, self.lengths)
+        return decode_attention(q, k, v, *table, scale=0.09, max_query=1, tile=tile)
+
+    def candidates(self) -> list[DecodeTile]:
+        most = {1: 32, 8: 8, 32: 4, 64: 2, 128: 2, 256: 2}
+        wanted = next((splits for batch, splits in most.items() if self.batch <= batch), 1)
+        splits = [s for s in (wanted, wanted // 2, wanted // 4) if s]
+        tiles = DECODE_FEW if self.batch <= 16 else DECODE_MANY
+        return [DecodeTile(s, block, warps, stages) for s in splits for block, warps, stages in tiles]
+
+
+def decode(args: argparse.Namespace) -> None:
+    begin = time.monotonic()
+    cases = [(m, p, b) for m in args.models for p in args.pages for b in args.batches]
+    jobs: dict[Any, Callable[[], object]] = {}
+    for model, page, batch in cases:
+        small = Decode(model, page, batch, most=1) if batch <= 16 else Decode(model, page, 32, most=1)
+        for tile in small.candidates():
+            how = min(tile.splits, 3)  # alone, joined by the last program, joined by a second kernel
+            key = (model, page, how, tile.block, tile.warps, tile.stages)
+            jobs.setdefault(key, lambda c=small, t=tile: c(0, t))  # type: ignore[misc]
+    in_threads(list(jobs.values()))
+    print(f"compiled {len(jobs)} in {time.monotonic() - begin:.0f} s", flush=True)
+    for model, page, batch in cases:
+        if time.monotonic() - begin > args.seconds:
+            break
+        case = Decode(model, page, batch)
+        results = timed_all(case.candidates(), case, case.copies)
+        best = results[0][1]
+        hints = [{"prefetch": True}, {"evict_first": True}, {"prefetch": True, "evict_first": True}]
+        variants = [replace(best, **hint) for hint in hints] + [replace(best, projected=False)]
+        results = sorted(results + timed_all(variants, case, case.copies), key=lambda r: r[0])
+        print(f"{model}, page {page}, batch {batch}")
+        read = batch * case.CONTEXT * case.kv_heads * 128 * 4
+        for us, tile in [*results[:4], *(r for r in results[4:] if not r[1].projected)]:
+            found = {"max_batch": batch, "block": tile.block, "warps": tile.warps, "stages": tile.stages}
+            found["programs"] = tile.splits * batch * case.kv_heads
+            found |= {name: int(getattr(tile, name)) for name in tuning.DECODE_FLAGS}
+            print(
+                f"  {us:6.1f} µs  {read / us / 1e6:.2f} TB/s  {tile.splits} splits  {json.dumps(found)}",
+                flush=True,
+            )
+        del case
+        torch.cuda.empty_cache()
+
+
+def step(args: argparse.Namespace) -> None:
+    """Median bare step in ms for each variant of the settings, in one process."""
+    from gpu import Bare, free
+
+    measured = tuning.measured
+    for item in args.variants:
+        name, _, change = item.partition("=")
+        changed = (lambda given, change=change: json.loads(change)) if change else VARIANTS[name]
+        tuning.measured = lambda chip, changed=changed: (given := measured(chip)) | changed(given)
+        tuning.chip.cache_clear()
+        for model in args.models:
+            with tempfile.TemporaryDirectory() as where:
+                bare = Bare(model, Path(where), cuda_graph_max_bs=max(args.batches), cuda_graph_max_bs_prefill=0)
+            times = []
+            for rows in args.batches:
+                bare.run([bare.plan(rows, bare.CONTEXT, 1, True)])
+                gaps, _ = bare.run([bare.plan(rows, bare.CONTEXT + i, 1, False) for i in range(1, 81)])
+                times.append(f"{rows}: {statistics.median(gaps[20:]):.3f}")
+            print(f"{model} {name} | {' | '.join(times)} ms", flush=True)
+            bare.device.close()
+            del bare
+            free()
+
+
+def _decode_with(given: dict[str, Any], **flags: int) -> dict[str, Any]:
+    return {"decode": [entry | flags for entry in given["decode"]]}
+
+
+def _early(given: dict[str, Any]) -> dict[str, Any]:
+    """Small weights are asked for early."""
+    small = [
+        entry | {"max_inner": 3072, "max_outer": 8192, "early": 1} for entry in given["skinny"] if entry["block_n"]
+    ]
+    return {"skinny": small + given["skinny"]}
+
+
+#: entries for inner sizes up to 1,024, 2,048 and 3,072, as many registers of weights a thread in each
+MATVEC = [
+    {"max_tokens": 2, "max_outer": 8192, "max_inner": 1024, "min_gated": 1, "block_n": 8, "warps": 4},
+    {"max_tokens": 2, "max_outer": 8192, "max_inner": 1024, "block_n": 16, "warps": 4},
+    {"max_tokens": 2, "max_outer": 8192, "max_inner": 2048, "max_gated": 0, "block_n": 8, "warps": 4},
+    {"max_tokens": 2, "max_outer": 8192, "max_inner": 4096, "max_gated": 0, "block_n": 4, "warps": 4},
+]
+VARIANTS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "as-it-is": lambda given: {},
+    "unfused": lambda given: _decode_with(given, projected=0),
+    "prefetch": lambda given: _decode_with(given, prefetch=1),
+    "evict-first": lambda given: _decode_with(given, evict_first=1),
+    "matvec": lambda given: {"matvec": MATVEC},
+    "matvec+prefetch": lambda given: {"matvec": MATVEC} | _decode_with(given, prefetch=1),
+    "early": _early,
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--sections", nargs="+", default=["product"], choices=["product", "decode", "step"])
     parser.add_argument("--tokens", type=int, nargs="+", default=[1, 32, 64, 128])
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES))
+    parser.add_argument("--models", nargs="+", default=list(HEADS), choices=list(HEADS))
+    parser.add_argument("--pages", type=int, nargs="+", default=[16, 64])
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32, 64, 128, 256])
+    parser.add_argument("--variants", nargs="+", default=list(VARIANTS), metavar="NAME[=JSON]")
     parser.add_argument("--seconds", type=float, default=1000.0, help="stop measuring after this time")
     args = parser.parse_args()
     begin = time.monotonic()
     print("chained launches:", chain.available())
-    dtype = torch.bfloat16
-    jobs = []
-    for name in args.shapes:
-        outer, inner, gated = SHAPES[name]
-        for tokens in args.tokens:
-            jobs += [(name, tokens, tile) for tile in candidates(outer, inner, gated, tokens)]
-
-    def compile_one(job: tuple[str, int, SkinnyTile]) -> None:
-        name, tokens, tile = job
-        outer, inner, gated = SHAPES[name]
-        outer = tile.block_n * 2
-        x = torch.zeros((tokens, inner), dtype=dtype, device="cuda")
-        weight = torch.zeros((outer * (2 if gated else 1), inner), dtype=dtype, device="cuda")
-        run_one(x, weight, gated, tile)
-
-    unique = {(tokens, SHAPES[name][2], tile): (name, tokens, tile) for name, tokens, tile in jobs}
-    with ThreadPoolExecutor(16) as pool:
-        list(pool.map(compile_one, unique.values()))
-    print(f"compiled {len(unique)} of {len(jobs)} in {time.monotonic() - begin:.0f} s", flush=True)
-    for name in args.shapes:
-        for tokens in args.tokens:
-            if time.monotonic() - begin < args.seconds:
-                print(measure(name, tokens), flush=True)
-                torch.cuda.empty_cache()
+    for section in args.sections:
+        {"product": product, "decode": decode, "step": step}[section](args)
     print(f"{time.monotonic() - begin:.0f} s")
-
-
-def measure(name: str, tokens: int) -> str:
-    outer, inner, gated = SHAPES[name]
-    rows = outer * (2 if gated else 1)
-    copies = max(2, min(64, BYTES // (rows * inner * 2)))
-    dtype = torch.bfloat16
-    weights = [torch.randn((rows, inner), dtype=dtype, device="cuda") / inner**0.5 for _ in range(copies)]
-    x = torch.randn((tokens, inner), dtype=dtype, device="cuda")
-    library = timed(lambda i: torch.nn.functional.linear(x, weights[i]), copies)
-    results = []
-    for tile in candidates(outer, inner, gated, tokens):
-
-        def one(i: int, tile: SkinnyTile = tile) -> torch.Tensor:
-            return run_one(x, weights[i], gated, tile)
-
-        try:
-            results.append((timed(one, copies), tile))
-        except Exception as error:
-            print("failed", tile, type(error).__name__, str(error)[:80])
-    results.sort(key=lambda r: r[0])
-    best = "; ".join(
-        f"{us:.1f} {t.block_n}x{t.block_k} s{t.splits} w{t.warps} st{t.stages}" for us, t in results[:5]
-    )
-    return (
-        f"{name} {tokens}: floor {rows * inner * 2 / 4.2e6:.1f} library {library:.1f} ours {results[0][0]:.1f} "
-        f"| {best}"
-    )
-
-
-def run_one(x: torch.Tensor, weight: torch.Tensor, gated: bool, tile: SkinnyTile) -> torch.Tensor:
-    return skinny_linear(x, weight, activation="silu" if gated else None, tile=tile)
 
 
 if __name__ == "__main__":

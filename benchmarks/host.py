@@ -1,5 +1,5 @@
-"""The host's work without a GPU: the real scheduler, loop, channels, detokenizer and server over a device that does
-nothing. Tables in markdown.
+"""The host's work without a GPU: the real scheduler, loop, channels, detokenizer and server over a device that
+does nothing. Tables in markdown.
 
     python benchmarks/host.py                       # all sections
     python benchmarks/host.py step admission        # host work a step at 256 rows; 256 cached prompts, one token
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import random
@@ -119,7 +120,7 @@ def admission(arguments: argparse.Namespace) -> None:
     prompts = prompts_of(ROWS, PROMPT)
     loop.run(prompts, 1)
     loop.recorder.take()
-    times, parts = [], {part: 0.0 for part in HOST_PARTS}
+    times, parts = [], dict.fromkeys(HOST_PARTS, 0.0)
     for _ in range(5):
         times.append(loop.run(prompts, 1))
     turns = loop.recorder.take()
@@ -153,7 +154,9 @@ def server_main(model: str, flags: list[str]) -> None:
 
 async def one_stream(port: int, path: str, body: bytes, marks: list[float]) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    head = (
+        f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    )
     writer.write(head.encode() + body)
     try:
         while data := await reader.read(1 << 16):
@@ -171,7 +174,9 @@ async def client(port: int, rows: int, length: int, new: int, chat: bool) -> dic
     fields = {"model": "default", "max_tokens": new, "stream": True, "temperature": 0, "ignore_eos": True}
     if chat:
         path = "/v1/chat/completions"
-        bodies = [json.dumps(fields | {"messages": [{"role": "user", "content": f"{i} hello"}]}) for i in range(rows)]
+        bodies = [
+            json.dumps(fields | {"messages": [{"role": "user", "content": f"{i} hello"}]}) for i in range(rows)
+        ]
     else:
         path = "/v1/completions"
         bodies = [json.dumps(fields | {"prompt": ids}) for ids in prompts_of(rows, length)]
@@ -180,7 +185,7 @@ async def client(port: int, rows: int, length: int, new: int, chat: bool) -> dic
         *(one_stream(port, path, body.encode(), mark) for body, mark in zip(bodies, marks, strict=True))
     )
     seconds = time.perf_counter() - began
-    gaps = [b - a for mark in marks for a, b in zip(mark, mark[1:], strict=False)]
+    gaps = [b - a for mark in marks for a, b in itertools.pairwise(mark)]
     return {
         "tok/s": rows * new / seconds,
         "events": sum(map(len, marks)),
@@ -243,7 +248,8 @@ def http(arguments: argparse.Namespace) -> None:
             process.terminate()
             process.wait(30)
     figures = json.loads(out)
-    print(f"| {ROWS} streams at once, {PROMPT} in / {ANSWER} out, a step every {1e3 * arguments.pace:.0f} ms | |\n|---|---|")
+    print(f"| {ROWS} streams, {PROMPT} in / {ANSWER} out, a step every {1e3 * arguments.pace:.0f} ms | |")
+    print("|---|---|")
     for name, value in figures.items():
         print(f"| {name} | {value:,.2f} |")
     for name, seconds in used.items():

@@ -109,7 +109,7 @@ class ZmqReceiver:
         wait = None if timeout is None else int(timeout * 1000)
         if timeout != 0 and not self.socket.poll(wait):
             return []
-        out = []
+        out: list[Any] = []
         while True:
             try:
                 out += map(self._decoder.decode, self.socket.recv_multipart(self._zmq.NOBLOCK))

@@ -64,7 +64,9 @@ class DeviceConfig:
 
     device: str = flag("auto", "auto, cpu, cuda, …")
     attention_backend: str = flag("auto", "Attention implementation; auto takes the first that fits the model.")
-    page_size: int = flag(16, "Tokens per KV page, 1 to 128; prefix hits are rounded down to it.")
+    page_size: int = flag(
+        16, "Tokens per KV page, 1 to 128; prefix hits of less than half a page more are rounded down to it."
+    )
     kv_cache_dtype: str = flag(
         "auto",
         "Storage of K and V; auto is the computing dtype.",
@@ -74,11 +76,19 @@ class DeviceConfig:
     max_total_tokens: int | None = flag(
         None, "Upper limit on tokens in the KV pool; sized from memory by default."
     )
-    disable_cuda_graph: bool = flag(False, "Launch every kernel of a decode step by itself.")
+    disable_cuda_graph: bool = flag(False, "Launch every kernel of a step by itself.")
     cuda_graph_max_bs: int | None = flag(
         None, "Largest batch whose decode step is a CUDA graph; all that may run, up to 512, by default."
     )
+    cuda_graph_max_bs_prefill: int | None = flag(
+        None,
+        "Most tokens of a step with prompts that is a CUDA graph, 0 for none; by default up to 2048, fewer for "
+        "models that compute longer than it takes to launch them.",
+    )
     disable_overlap_schedule: bool = flag(False, "Wait for each step before planning the next.")
+    enable_deterministic_inference: bool = flag(
+        False, "Give a token the same numbers in any batch, chunk of its prompt or prefix hit, at some cost."
+    )
     random_seed: int | None = flag(None, "Seed for requests that bring none.")
     num_threads: int | None = flag(None, "CPU threads of the model; all cores by default.", "--threads")
     tp_size: int = flag(1, "Devices of this host that share one model.", "--tp", "--tensor-parallel-size")
@@ -107,7 +117,11 @@ class ScheduleConfig:
     queue_timeout: float | None = flag(None, "Seconds a request may wait before it is refused with 503.")
     schedule_conservativeness: float = flag(1.0, "Above 1 admits fewer requests and retracts less.")
     enable_priority_scheduling: bool = flag(False, "Same as --schedule-policy priority.")
-    enable_mixed_chunk: bool = flag(True, "Accepted for SGLang scripts; chunks always mix with decoding.")
+    enable_mixed_chunk: bool | None = flag(
+        None, "Prompts share steps with requests that decode, instead of going first; on CPUs the default."
+    )
+    prefill_max_requests: int | None = flag(None, "Most requests that begin in one step.")
+    max_prefill_steps: int = flag(16, "Most steps of prompts alone, in a row, while requests could decode.")
 
 
 @dataclass(frozen=True)
@@ -255,6 +269,18 @@ class Config:
             d.mem_fraction_static,
             "between 0 and 1",
         )
+        exact = d.enable_deterministic_inference
+        if exact:
+            with_flag = "with --enable-deterministic-inference"
+            order = "(the order in which devices add up is not fixed)"
+            need(d.tp_size == 1, "tp_size", d.tp_size, f"1 {with_flag} {order}")
+            need(d.kv_cache_dtype == "auto", "kv_cache_dtype", d.kv_cache_dtype, f"auto {with_flag}")
+            need(
+                not m.is_embedding,
+                "is_embedding",
+                "true",
+                f"left out {with_flag} (sums over a prompt are not covered)",
+            )
         for name, value in (
             ("context_length", m.context_length),
             ("max_total_tokens", d.max_total_tokens),
@@ -262,10 +288,14 @@ class Config:
             ("cuda_graph_max_bs", d.cuda_graph_max_bs),
             ("max_running_requests", s.max_running_requests),
             ("max_prefill_tokens", s.max_prefill_tokens),
+            ("max_prefill_steps", s.max_prefill_steps),
+            ("prefill_max_requests", s.prefill_max_requests),
             ("stream_interval", v.stream_interval),
             ("grammar_cache_mb", self.grammar.grammar_cache_mb),
         ):
             need(value is None or value >= 1, name, value, "at least 1")
+        tokens = d.cuda_graph_max_bs_prefill
+        need(tokens is None or tokens >= 0, "cuda_graph_max_bs_prefill", tokens, "0 or more")
         need(
             s.max_queued_requests is None or s.max_queued_requests >= 0,
             "max_queued_requests",
@@ -305,9 +335,9 @@ class Config:
                 "grammar backend", "radixlang.grammar:ENGINES", self.grammar.grammar_backend, "--grammar-backend"
             )
         if d.attention_backend != "auto":
-            check_name(
-                "attention backend", "radixlang.attention:BACKENDS", d.attention_backend, "--attention-backend"
-            )
+            what = "attention backend of --enable-deterministic-inference" if exact else "attention backend"
+            table = "radixlang.attention:EXACT_BACKENDS" if exact else "radixlang.attention:BACKENDS"
+            check_name(what, table, d.attention_backend, "--attention-backend")
         return self.replace(schedule_policy=policy, dtype=dtype)
 
 
@@ -396,7 +426,9 @@ def add_arguments(parser: argparse.ArgumentParser, skip: tuple[str, ...] = ()) -
         names = list(dict.fromkeys(names))
         common: dict[str, Any] = {"dest": f.name, "default": argparse.SUPPRESS}
         if scalar is bool:
-            common |= {"action": argparse.BooleanOptionalAction} if f.default else {"action": "store_true"}
+            common |= (
+                {"action": argparse.BooleanOptionalAction} if f.default is not False else {"action": "store_true"}
+            )
             title.add_argument(*names, help=f.metadata["help"], **common)
         else:
             default = "" if f.default in (None, "") else f" Default: {f.default}."

@@ -43,6 +43,9 @@ class ForwardBatch:
     """largest number of new tokens of a row; 1 means a pure decode step"""
     max_length: int
     """largest entry of `lengths`"""
+    separate: bool = False
+    """no row reads what another row of this step writes. Not so when a prompt's last tokens are computed beside a
+    request that already shares them"""
     wanted: torch.Tensor | None = None
     """[S] int64: the only tokens whose hidden states are asked for, S < T, in order; a model may give those alone.
     None: all T"""

@@ -18,7 +18,9 @@ def test_local_channel_keeps_order_and_waits():
     assert channel.receive(5) == ["a"]
     channel.send(1)
     channel.send(2)
-    assert channel.receive(0) == [1, 2]
+    channel.send_all([3, 4])
+    channel.send_all([])
+    assert channel.receive(0) == [1, 2, 3, 4]
 
 
 def test_zmq_channel_carries_the_tagged_union(tmp_path):
@@ -30,8 +32,10 @@ def test_zmq_channel_carries_the_tagged_union(tmp_path):
         Control(4, "flush_cache", {"a": 1}),
         Drain(),
     ]
-    for message in sent:
-        sender.send(message)
+    sender.send(sent[0])
+    sender.send_all(sent[1:3])
+    sender.send_all([])
+    sender.send(sent[3])
     got = []
     while len(got) < len(sent):
         got += receiver.receive(5)

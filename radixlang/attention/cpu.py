@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 class CpuAttention:
     """The `cpu` backend."""
 
+    reads_back = False
+
     def __init__(self, spec: ModelSpec, page_size: int, device: torch.device) -> None:
         from radixlang.kernels.cpu import attention
 

@@ -61,6 +61,8 @@ class TorchPlan:
 class TorchAttention:
     """The `torch_native` backend."""
 
+    reads_back = True
+
     def __init__(self, spec: ModelSpec, page_size: int, device: torch.device) -> None:
         self.page_size = page_size
 

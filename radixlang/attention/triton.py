@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,7 +16,7 @@ import torch
 from radixlang.kernels import tuning
 
 if TYPE_CHECKING:
-    from radixlang.attention import AttentionLayer
+    from radixlang.attention import AttentionLayer, Fused, ProjectedLayer
     from radixlang.forward import ForwardBatch
     from radixlang.models.spec import ModelSpec
 
@@ -30,23 +31,28 @@ class AttentionPlan:
 
     decode: dict[int, tuning.DecodeTile]
     extend: dict[int, tuning.ExtendTile]
+    fused: Fused | None = None
+    """see `attention.FusedPlan`"""
 
 
 class TritonAttention:
     """Paged attention by `kernels/decode_attention.py` and `kernels/extend_attention.py`."""
 
+    reads_back = False
+
     def __init__(self, spec: ModelSpec, page_size: int, device: torch.device | str) -> None:
-        from radixlang.kernels.decode_attention import decode_attention
+        from radixlang.kernels.decode_attention import decode_attention, decode_projected
         from radixlang.kernels.extend_attention import extend_attention
 
         self._decode = decode_attention
+        self._decode_projected = decode_projected
         self._extend = extend_attention
         self._heads = spec.num_heads
         self._kv_heads = spec.num_kv_heads
         self._head_dim = spec.head_dim
         self._chip = tuning.chip(device)
         self._extend_tiles = {
-            size: tuning.extend_tile(self._chip, head_dim=spec.head_dim, element_size=size)
+            size: tuning.extend_tile(self._chip, head_dim=spec.head_dim, element_size=size, page_size=page_size)
             for size in ELEMENT_SIZES
         }
 
@@ -87,7 +93,39 @@ class TritonAttention:
         }
         if not one:
             tiles = {size: replace(tile, splits=max(2, tile.splits // batch.size)) for size, tile in tiles.items()}
-        return AttentionPlan(decode=tiles, extend={})
+        fused = one and batch.separate and all(tile.projected for tile in tiles.values())
+        return AttentionPlan(tiles, {}, partial(self._fused, tiles) if fused else None)
+
+    def _fused(
+        self,
+        tiles: dict[int, tuning.DecodeTile],
+        layer: ProjectedLayer,
+        qkv: torch.Tensor,
+        angles: tuple[torch.Tensor, torch.Tensor] | None,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        batch: ForwardBatch,
+    ) -> torch.Tensor:
+        """See `attention.Fused`; sinks as in `forward`."""
+        return self._decode_projected(
+            qkv,
+            k_cache,
+            v_cache,
+            batch.page_table,
+            batch.rows,
+            batch.slots,
+            batch.lengths,
+            heads=layer.heads,
+            angles=angles,
+            q_weight=layer.q_norm,
+            k_weight=layer.k_norm,
+            eps=layer.eps,
+            scale=layer.scale,
+            window=layer.window,
+            softcap=layer.softcap,
+            sinks=getattr(layer, "sinks", None),
+            tile=tiles[k_cache.element_size()],
+        )
 
     def forward(
         self,

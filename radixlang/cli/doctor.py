@@ -31,6 +31,7 @@ PROBE_TIMEOUT = 120  # seconds; a cold import of torch from a slow disk takes lo
 #: extras whose packages are worth a line even when absent: package → (extra, what it is good for)
 EXTRAS = {
     "numba": ("cpu", "fast kernels on CPUs"),
+    "tokenspeed_fa3": ("hopper", "faster prompts on Hopper GPUs"),
     "gguf": ("gguf", "rare GGUF block types"),
     "huggingface_hub": ("hub", "models by hub id"),
     "pyyaml": ("yaml", "--config files in YAML"),
@@ -58,6 +59,11 @@ for name in ("triton", "numba"):
         say(**{name: __import__(name).__version__})
     except ImportError:
         say(**{name: None})
+try:
+    import flash_attn_3._C
+    say(fa3=True)
+except ImportError as error:
+    say(fa3=False, fa3_error=str(error))
 """
 
 _CPU_FLAGS = (
@@ -202,6 +208,7 @@ def examine() -> dict[str, Any]:
         f"{name} is not installed ({use}): pip install 'radixlang[{extra}]'"
         for name, (extra, use) in EXTRAS.items()
         if name in {_normal(key) for key, value in versions.items() if value is None}
+        and (extra != "hopper" or _is_hopper(torch))
     ]
     devices = torch.get("devices", [])
     if shutil.which("nvidia-smi") and not devices and "torch_error" not in torch:
@@ -240,12 +247,23 @@ def would_use(torch: dict[str, Any]) -> str | None:
         return None
     devices = torch.get("devices", [])
     if devices:
-        if torch.get("triton"):
-            return f"{devices[0]['device']}, attention backend triton"
-        return f"{devices[0]['device']}, attention backend torch_native (triton is missing)"
+        device = devices[0]["device"]
+        if not torch.get("triton"):
+            return f"{device}, attention backend torch_native (triton is missing)"
+        if not _is_hopper(torch):
+            return f"{device}, attention backend triton"
+        if torch.get("fa3"):
+            return f"{device}, attention backend fa3 (triton for models that fa3 cannot run)"
+        return f"{device}, attention backend triton (fa3 is missing: {torch.get('fa3_error')})"
     if torch.get("numba"):
         return "cpu, attention backend cpu"
     return "cpu, attention backend torch_native (numba is missing)"
+
+
+def _is_hopper(torch: dict[str, Any]) -> bool:
+    """The first device, which an engine takes, is what the extra `hopper` is compiled for."""
+    devices = torch.get("devices", [])
+    return bool(devices) and devices[0].get("capability") == "9.0" and not torch.get("torch_hip")
 
 
 def show(found: dict[str, Any]) -> None:

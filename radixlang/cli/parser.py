@@ -51,7 +51,7 @@ UNAVAILABLE: dict[str, tuple[str, ...]] = {
     ),
     "this choice of CUDA graphs": (
         *("--cuda-graph-config", "--cuda-graph-backend-", "--cuda-graph-bs", "--disable-cuda-graph-padding"),
-        *("--cuda-graph-max-bs-decode", "--cuda-graph-max-bs-prefill"),
+        "--cuda-graph-max-bs-decode",
         *("--disable-decode-cuda-graph", "--disable-prefill-cuda-graph", "--enable-piecewise-cuda-graph"),
     ),
     "choice of kernels": (
@@ -82,12 +82,12 @@ UNAVAILABLE: dict[str, tuple[str, ...]] = {
         *("--cpu-offload-gb", "--offload-", "--enable-memory-saver", "--enable-weights-cpu-backup"),
         *("--custom-weight-loader", "--model-loader-extra-config"),
     ),
-    "batch-invariant kernels": ("--enable-deterministic-inference", "--rl-on-policy-target"),
+    "the numbers of a trainer": ("--rl-on-policy-target",),
     "custom logit processors": ("--enable-custom-logit-processor",),
     "tracing": ("--enable-trace", "--otlp-traces-endpoint", "--trace-modules"),
     "sessions and stored responses": ("--enable-streaming-session", "--enable-response-store"),
     "tuning of the scheduler": (
-        *("--num-continuous-decode-steps", "--scheduler-recv-interval", "--prefill-max-requests"),
+        *("--num-continuous-decode-steps", "--scheduler-recv-interval"),
         *("--enable-dynamic-chunking", "--retraction-policy", "--watchdog-timeout", "--sleep-on-idle"),
         *("--enable-prefill-delayer", "--priority-scheduling-preemption-threshold"),
     ),

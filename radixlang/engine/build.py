@@ -39,7 +39,7 @@ def default_chunk(shape: EngineShape) -> int:
 def scheduler_limits(config: Config, shape: EngineShape) -> SchedulerLimits:
     """What the scheduler must keep to: the flags, and what the device turned out to hold."""
     schedule, chunk = config.schedule, config.schedule.chunked_prefill_size
-    seed = config.device.random_seed
+    seed, mixed = config.device.random_seed, schedule.enable_mixed_chunk
     return SchedulerLimits(
         num_pages=shape.num_pages,
         page_size=shape.page_size,
@@ -47,6 +47,9 @@ def scheduler_limits(config: Config, shape: EngineShape) -> SchedulerLimits:
         max_running_requests=shape.max_rows - 1,
         chunked_prefill_size=chunk if chunk is not None else default_chunk(shape),
         max_prefill_tokens=schedule.max_prefill_tokens,
+        prefill_max_requests=schedule.prefill_max_requests,
+        mixed=mixed if mixed is not None else shape.device.startswith("cpu"),
+        max_prefill_steps=schedule.max_prefill_steps,
         max_queued_requests=schedule.max_queued_requests,
         queue_timeout=schedule.queue_timeout,
         eos_ids=shape.eos_ids,

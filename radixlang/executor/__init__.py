@@ -23,7 +23,8 @@ class Executor(Protocol):
 
     def sample(self, ticket: Any, masks: np.ndarray | None) -> None:
         """Start the sampling of a launched step: `masks` int32 [G, ceil(vocab / 32)], bit set = allowed, one
-        row for each entry of `plan.masked`; None when there is none (a no-op then)."""
+        row for each entry of `plan.masked`; None when there is none (a no-op then). Comes before the next
+        launch, which needs the tokens."""
         ...
 
     def result(self, ticket: Any) -> StepResult:

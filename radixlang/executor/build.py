@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import torch
 
-from radixlang.attention import BACKENDS, AttentionBackend
+from radixlang.attention import BACKENDS, EXACT_BACKENDS, AttentionBackend
 from radixlang.config import Config
 from radixlang.errors import ConfigError
-from radixlang.executor import EngineShape
+from radixlang.executor import EngineShape, exactness
 from radixlang.executor.launch import DeviceExecutor
+from radixlang.executor.shapes import Shape, graph_bytes, graph_shapes, prompt_tokens
 from radixlang.log import get_logger
 from radixlang.memory.kv_pool import KvPool
 from radixlang.memory.request_table import RequestTable
@@ -24,13 +26,13 @@ from radixlang.models.spec import ModelSpec
 from radixlang.parallel import connect
 from radixlang.plan import FROM_TABLE, RowSetup, StepPlan
 from radixlang.platforms import find_platform, place_rank
+from radixlang.registry import Registry
 from radixlang.sampling_params import RowSampling
 
 log = get_logger(__name__)
 
 MAX_RUNNING_CPU = 64
 MAX_RUNNING_ACCELERATOR = 256
-MAX_GRAPH_BATCH = 512
 TRIAL_TOKENS = 160
 """of a trial prompt: more than the kernels for few tokens take"""
 
@@ -68,7 +70,12 @@ def build_executor(
     dtype = _dtype(config.model.dtype) or platform.default_dtype(spec.checkpoint_dtype)
     kv_dtype = _dtype(config.device.kv_cache_dtype) or dtype
     clock.note("device")
-    name, backend = choose_attention(config.device.attention_backend, spec, kind)
+    exact = config.device.enable_deterministic_inference
+    if exact:
+        exactness.check(spec, kind, dtype)
+    name, backend = choose_attention(
+        config.device.attention_backend, spec, kind, EXACT_BACKENDS if exact else BACKENDS
+    )
     parallel = connect(rank, ranks, meeting, platform.device)
     if ranks > 1:
         clock.note("ranks")
@@ -79,6 +86,7 @@ def build_executor(
         dtype,
         lambda done, total: progress("loading weights", done, total),
         parallel,
+        exact,
     )
     clock.note("weights")
     page_size = config.device.page_size
@@ -92,6 +100,12 @@ def build_executor(
         platform.free_memory() // sharing,
         model.weight_bytes,
     )
+    attention = backend(spec, page_size, platform.device)
+    shapes: list[Shape] = []
+    if kind == "cuda" and not config.device.disable_cuda_graph and not spec.encoder and find_spec("triton"):
+        tokens = prompt_tokens(config.device, model.weight_bytes, spec.num_layers)
+        # all ranks must run a step in the same shape
+        shapes = graph_shapes(config.device, running, 0 if attention.reads_back else parallel.least(tokens))
     pages = kv_pages(
         spec,
         memory,
@@ -101,6 +115,7 @@ def build_executor(
         context_length=spec.context_length,
         fraction=config.device.mem_fraction_static,
         max_total_tokens=config.device.max_total_tokens,
+        graph_bytes=graph_bytes(spec, shapes, dtype.itemsize) if shapes else 0,
     )
     pages = parallel.least(pages)
     context = min(spec.context_length, (pages - 1) * page_size)
@@ -113,15 +128,16 @@ def build_executor(
         )
     pool = KvPool(spec, pages, page_size, kv_dtype, platform.device)
     table = RequestTable(running + 1, -(-context // page_size), platform.device)
-    executor = DeviceExecutor(model, platform, pool, table, backend(spec, page_size, platform.device))
+    executor = DeviceExecutor(model, platform, pool, table, attention)
     clock.note("kv pool")
     progress("trial step", 0, 1)
     try_out(executor)
+    if exact and kind != "cpu":
+        exactness.prove(executor)
     progress("trial step", 1, 1)
     clock.note("trial step")
-    if kind == "cuda" and not config.device.disable_cuda_graph and not spec.encoder and executor.sampling.columns:
-        largest = min(running, config.device.cuda_graph_max_bs or MAX_GRAPH_BATCH)
-        executor.capture(largest, lambda done, total: progress("capturing graphs", done, total))
+    if shapes:
+        executor.capture(shapes, lambda done, total: progress("capturing graphs", done, total))
         clock.note("graphs")
     log.info("start-up: %s", ", ".join(f"{name} {seconds:.2f} s" for name, seconds in clock.spans.items()))
     shape = EngineShape(
@@ -152,17 +168,18 @@ def _dtype(name: str) -> torch.dtype | None:
 
 
 def choose_attention(
-    wish: str, spec: ModelSpec, device: str
+    wish: str, spec: ModelSpec, device: str, backends: Registry[type[AttentionBackend]] = BACKENDS
 ) -> tuple[str, Callable[[ModelSpec, int, torch.device], AttentionBackend]]:
-    """The backend of `--attention-backend`; "auto" takes the first that supports the model on the device.
+    """The backend of `--attention-backend`; "auto" takes the first of `backends` that supports the model on
+    the device.
 
     Raises:
         ConfigError: gives the reason of every backend that was asked.
     """
     reasons = []
-    for name in BACKENDS.names() if wish == "auto" else [wish]:
+    for name in backends.names() if wish == "auto" else [wish]:
         try:
-            backend: Any = BACKENDS.get(name)
+            backend: Any = backends.get(name)
         except ConfigError as error:
             if wish != "auto":
                 raise
@@ -178,7 +195,8 @@ def choose_attention(
 
 
 def try_out(executor: DeviceExecutor) -> None:
-    """Prompts short and long and, on a decoder, a decode step on row 1 and the first pages, which nobody owns yet.
+    """Prompts short and long and, on a decoder, decode steps on row 1 and the first pages, which nobody owns yet:
+    one of a token the device drew, one of a prompt's last token.
 
     Compiles what is compiled on first use, and lets a fault show before anything is served.
     """
@@ -186,7 +204,7 @@ def try_out(executor: DeviceExecutor) -> None:
     size = executor.pool.page_size
     room = executor.table.host_pages.shape[1] * size - 1
     few, many = min(2, room), min(TRIAL_TOKENS, room)
-    grants = [(0, few, 0), (few, 1, FROM_TABLE), (0, many, 0)] if decoder else [(0, few, 0)]
+    grants = [(0, few, 0), (few, 1, FROM_TABLE), (few, 1, 0), (0, many, 0)] if decoder else [(0, few, 0)]
     pages = [(1, i, i + 1) for i in range((many + size) // size)] if decoder else [(1, 0, 1)]
     empty = np.zeros(0, np.int32)
     for step, (start, count, token) in enumerate(grants):
@@ -200,5 +218,8 @@ def try_out(executor: DeviceExecutor) -> None:
             pools=np.array([not decoder]),
             new_pages=np.array(pages if step == 0 else [], np.int32).reshape(-1, 3),
             setups=(RowSetup(1, RowSampling(), empty, empty),) if step == 0 else (),
+            masked=np.zeros(1 if decoder and step == 0 else 0, np.int32),
         )
-        executor.result(executor.launch(plan))
+        ticket = executor.launch(plan)
+        executor.sample(ticket, np.full((1, -(-executor.spec.vocab_size // 32)), -1, np.int32))
+        executor.result(ticket)

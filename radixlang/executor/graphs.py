@@ -1,40 +1,83 @@
-"""Decode steps as CUDA graphs: static buffers, one packed copy in, one graph launch, one copy home.
+"""Whole steps as CUDA graphs: static buffers, one packed copy in, one graph launch, one copy home.
 
-A graph holds a whole step of rows that take their one token from the request table and draw the next: unpacking,
-forward pass, draw. Steps of B rows run in the graph of the next size of the ladder; rows that pad it are the
-sink's. Whatever a graph cannot do is left to the ordinary path, which gives the same tokens.
+A graph holds unpacking, forward pass and draw of a step of so many tokens and rows. There are two ladders of such
+shapes: *decode* steps, whose rows have one token each and all draw, and *prompt* steps, where any rows bring any
+tokens and some draw. A step runs in the smallest shape that holds it; rows that pad it are the sink's, and so is
+the row that the tokens belong to that pad it. Rows that wait for a mask are passed over by the graph's draw; once
+the masks are there, a few launches draw them from the logits that the graph left. Whatever a graph cannot do is
+left to the ordinary path, which gives the same tokens.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from radixlang.attention import AttentionBackend
+from radixlang.errors import EngineError
+from radixlang.executor.inputs import lay_out
+from radixlang.executor.shapes import Shape
 from radixlang.forward import ForwardBatch, ForwardContext, forwarding
-from radixlang.kernels.decode_inputs import COLUMNS, decode_inputs
-from radixlang.kernels.sampling import sample
+from radixlang.kernels.bitmask import apply_bitmask
+from radixlang.kernels.skinny_linear import MAX_TOKENS
+from radixlang.kernels.step_inputs import packed_size, sections, step_inputs
 from radixlang.memory.kv_pool import KvPool
 from radixlang.memory.request_table import RequestTable
 from radixlang.models import Model
 from radixlang.plan import FROM_TABLE, StepPlan
 from radixlang.sampling.batch import SamplingBatch
 
-RING = 4
-"""packed copies that may be under way at once"""
-MAX_BATCH = 512
+Replay = Callable[[], None]
+Record = Callable[[Callable[[], None]], Replay]
+"""Takes what puts a step on the stream, gives what puts it there again."""
 
 
-def ladder(largest: int) -> list[int]:
-    """Batch sizes to capture: dense where a padded row costs most, up to `largest` itself."""
-    steps = [1, 2, 4, *range(8, 128, 8), *range(128, 256, 16), *range(256, MAX_BATCH + 1, 32)]
-    sizes = [size for size in steps if size < largest]
-    return [*sizes, largest]
+class CudaRecorder:
+    """Records steps as CUDA graphs, which share their memory: only one runs at a time."""
+
+    def __init__(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream()
+
+    def __call__(self, step: Callable[[], None]) -> Replay:
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(self._stream):
+            # relaxed: the library may load a kernel that it has not used before
+            graph.capture_begin(pool=self._pool, capture_error_mode="relaxed")
+            try:
+                step()
+            finally:
+                graph.capture_end()
+        return graph.replay
 
 
-class DecodeGraphs:
+def lent(tensor: torch.Tensor) -> torch.Tensor:
+    """A view of a 2- or 4-byte tensor on a GPU that does not own its memory.
+
+    For a graph's result: the graphs share one pool, which lives as long as they do, and run one at a time. Owning
+    a part of it would keep the graphs captured later from using it.
+    """
+    size = tensor.element_size()
+    described = SimpleNamespace(
+        __cuda_array_interface__={
+            "version": 3,
+            "data": (tensor.data_ptr(), False),
+            "shape": tuple(tensor.shape),
+            "strides": tuple(size * stride for stride in tensor.stride()),
+            "typestr": f"<i{size}",
+        }
+    )
+    return torch.as_tensor(described, device=tensor.device).view(tensor.dtype)
+
+
+class StepGraphs:
     """The graphs of one executor. Everything here runs inside submitted work, in step order."""
 
     def __init__(
@@ -44,7 +87,7 @@ class DecodeGraphs:
         table: RequestTable,
         attention: AttentionBackend,
         sampling: SamplingBatch,
-        largest: int,
+        shapes: list[Shape],
     ) -> None:
         assert sampling.columns is not None
         device = table.pages.device
@@ -54,119 +97,145 @@ class DecodeGraphs:
         self._attention = attention
         self._sampling = sampling
         self._columns = sampling.columns
-        self._sizes = ladder(largest)
-        self._size_of = np.zeros(largest + 1, np.int64)
-        for size in reversed(self._sizes):
-            self._size_of[: size + 1] = size
-        self._ids, self._positions, self._slots = torch.zeros((3, largest), dtype=torch.int64, device=device)
-        self._rows, self._lengths, self._drawn = torch.zeros((3, largest), dtype=torch.int32, device=device)
-        self._starts = torch.arange(largest + 1, dtype=torch.int32, device=device)
-        self._packed = torch.zeros(COLUMNS * largest, dtype=torch.int32, device=device)
-        self._home = torch.zeros(2 * largest, dtype=torch.int32, device=device)
-        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
-        self._ring = torch.zeros((RING, COLUMNS * largest), dtype=torch.int32, pin_memory=True)
-        self._views = self._ring.numpy()
-        self._copied = [torch.cuda.Event() for _ in range(RING)]
-        self._turn = 0
+        self._decodes = sorted(shape for shape in shapes if shape.decodes)
+        self._prompts = sorted(shape for shape in shapes if not shape.decodes)
+        tokens, rows = max(shape.tokens for shape in shapes), max(shape.rows for shape in shapes)
+        self._ids, self._positions, self._slots = torch.zeros((3, tokens), dtype=torch.int64, device=device)
+        self._wanted = torch.zeros(rows, dtype=torch.int64, device=device)
+        self._packed = torch.zeros(packed_size(tokens, rows), dtype=torch.int32, device=device)
+        self._home = torch.zeros(2 * rows, dtype=torch.int32, device=device)
+        self._pins = device.type == "cuda"
+        self._replays: dict[Shape, Replay] = {}
+        self._scores: dict[Shape, torch.Tensor] = {}
+        """[rows, vocabulary] what a shape's last run left"""
+        self._last: tuple[StepPlan, Shape, npt.NDArray[np.int64]] | None = None
+        """the step that ran last, and the tokens that its drawing rows had drawn before"""
 
-    @property
-    def largest(self) -> int:
-        return self._sizes[-1]
+    def capture(self, record: Record, progress: Callable[[int, int], None]) -> None:
+        """Record all shapes, the largest first, so that the others fit into its memory."""
+        shapes = sorted(self._decodes + self._prompts, reverse=True)
+        for shape in shapes:
+            # Compiles what is not compiled yet; prompt steps beyond the kernels for few tokens are all alike.
+            if shape.decodes or shape.tokens <= MAX_TOKENS or shape == shapes[0]:
+                self._step(shape)
+        scores = self._scores[shapes[0]]
+        words = torch.full((1, -(-scores.shape[1] // 32)), -1, dtype=torch.int32, device=scores.device)
+        apply_bitmask(scores, torch.zeros(1, dtype=torch.int32, device=scores.device), words)
+        for done, shape in enumerate(shapes):
+            self._replays[shape] = record(partial(self._step, shape))
+            progress(done + 1, len(shapes))
 
-    def capture(self, progress: Callable[[int, int], None]) -> None:
-        """Capture all sizes, the largest first, so that the others fit into its memory."""
-        pool = torch.cuda.graph_pool_handle()
-        stream = torch.cuda.Stream()
-        for done, size in enumerate(reversed(self._sizes)):
-            self._step(size)  # compiles what is not compiled yet
-            torch.cuda.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.stream(stream):
-                graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-                try:
-                    self._step(size)
-                finally:
-                    graph.capture_end()
-            self._graphs[size] = graph
-            progress(done + 1, len(self._sizes))
-        torch.cuda.synchronize()
-
-    def _step(self, size: int) -> None:
-        table = self._table
+    def _step(self, shape: Shape) -> None:
+        table, tokens, rows = self._table, shape.tokens, shape.rows
+        packed = self._packed[: packed_size(tokens, rows)]
+        batch_rows, query_starts, lengths, _, drawing, drawn, *_ = sections(packed, tokens, rows)
+        size = rows if shape.decodes else rows + 1
         batch = ForwardBatch(
-            input_ids=self._ids[:size],
-            positions=self._positions[:size],
-            slots=self._slots[:size],
-            rows=self._rows[:size],
-            query_starts=self._starts[: size + 1],
-            lengths=self._lengths[:size],
+            input_ids=self._ids[:tokens],
+            positions=self._positions[:tokens],
+            slots=self._slots[:tokens],
+            rows=batch_rows[:size],
+            query_starts=query_starts[: size + 1],
+            lengths=lengths[:size],
             page_table=table.pages,
             page_size=self._pool.page_size,
-            max_query=1,
+            max_query=1 if shape.decodes else tokens,
             max_length=table.pages.shape[1] * self._pool.page_size,
+            wanted=None if shape.decodes else self._wanted[:rows],
+            separate=shape.decodes,
         )
-        decode_inputs(
-            self._packed[: COLUMNS * size],
+        step_inputs(
+            packed,
             table.next_token,
             table.pages,
             batch.input_ids,
             batch.positions,
             batch.slots,
-            batch.rows,
-            batch.lengths,
-            self._drawn[:size],
+            self._wanted[:rows],
         )
         plan = self._attention.plan(batch)
         with forwarding(ForwardContext(batch, self._attention, plan, self._pool.layers)):
-            scores = self._model.scores(self._model(batch.input_ids, batch.positions))
-        columns = self._columns
-        sample(
-            scores,
-            columns.temperature,
-            columns.top_k,
-            columns.top_p,
-            columns.min_p,
-            columns.seeds,
-            self._drawn[:size],
-            rows=batch.rows,
-            next_token=table.next_token,
-            home=self._home[: 2 * size].view(2, size),
-        )
+            hidden = self._model(batch.input_ids, batch.positions)
+            # A model may have left the tokens out that nobody wants.
+            scores = self._model.scores(hidden if len(hidden) == rows else hidden[self._wanted[:rows]])
+        self._columns.draw(scores, drawing, drawn, table.next_token, self._home_of(shape))
+        self._scores[shape] = lent(scores) if scores.is_cuda else scores
 
-    def fits(self, plan: StepPlan) -> bool:
-        """A graph can run the plan: nothing but decoding, and nothing asked for but tokens."""
-        size = plan.size
-        return bool(
-            0 < size == plan.tokens <= self.largest
-            and not (plan.logprobs or plan.actions or len(plan.masked))
-            and len(plan.new_pages) <= size
-            and (plan.token_ids == FROM_TABLE).all()
-            and plan.samples.all()
-            and not plan.pools.any()
-            and self._sampling.plain(plan.rows)
-        )
+    def _home_of(self, shape: Shape) -> torch.Tensor:
+        return self._home[: 2 * shape.rows].view(2, shape.rows)
 
-    def run(self, plan: StepPlan) -> torch.Tensor:
-        """Run a checked plan that fits → int32 [2, ≥ B], valid until the next run: tokens, and which are bad."""
-        table, page_size, count = self._table, self._pool.page_size, plan.size
-        rows, starts = plan.rows, plan.starts
-        size = int(self._size_of[count])
-        entries = plan.new_pages.reshape(-1, 3)
-        table.host_pages[entries[:, 0], entries[:, 1]] = entries[:, 2]
+    def find(self, plan: StepPlan) -> Shape | None:
+        """The smallest shape that can run the plan: one that asks for nothing but tokens."""
+        # What the host knows may be in the prefix of another row of this step: no matter for decode steps.
+        single = plan.size == plan.tokens and bool((plan.token_ids == FROM_TABLE).all())
+        if plan.logprobs or plan.actions or plan.pools.any() or (single and not plan.samples.all()):
+            return None
+        ladder = self._decodes if single else self._prompts
+        for shape in ladder[bisect_left(ladder, Shape(plan.tokens, plan.size)) :]:
+            if shape.rows >= plan.size:
+                return shape
+        return None
+
+    def run(self, plan: StepPlan) -> torch.Tensor | None:
+        """Run a checked plan if a shape holds it → int32 [2, ≥ S], valid until the next run: the tokens of the
+        rows that sample, and which are bad. None: nothing was done. Entries of masked rows mean nothing before
+        `draw`.
+        """
+        shape = self.find(plan)
+        if shape is None:
+            return None
+        table, size, tokens = self._table, plan.size, plan.tokens
+        layout = lay_out(plan, table, self._pool.page_size)
         self._sampling.settle()
-        self._turn = (self._turn + 1) % RING
-        self._copied[self._turn].synchronize()
-        view = self._views[self._turn, : COLUMNS * size]
-        columns = view[: 4 * size].reshape(4, size)
-        columns[:, count:] = 0
-        columns[0, :count] = rows
-        columns[1, :count] = starts
-        columns[2, :count] = table.host_pages[rows, starts // page_size] * page_size + starts % page_size
-        columns[3, :count] = self._sampling.drawn_before(rows)
-        view[4 * size : 4 * size + entries.size] = entries.ravel()
-        view[4 * size + entries.size :] = 0
-        self._packed[: COLUMNS * size].copy_(self._ring[self._turn, : COLUMNS * size], non_blocking=True)
-        self._copied[self._turn].record()
-        self._graphs[size].replay()
-        self._sampling.advance_plain(rows)
-        return self._home[: 2 * size].view(2, size)
+        entries = plan.new_pages.reshape(-1, 3)
+        if len(entries) > shape.tokens:  # a long prefix was found in the cache
+            table.write(self._sampling.upload(entries[shape.tokens :].astype(np.int32)))
+            entries = entries[: shape.tokens]
+        draws = plan.rows[layout.sampling]
+        # torch keeps the pinned block until the copy has passed the stream
+        staged = torch.zeros(packed_size(shape.tokens, shape.rows), dtype=torch.int32, pin_memory=self._pins)
+        rows, starts, lengths, wanted, drawing, drawn, ids, positions, slots, pages = sections(
+            staged.numpy(), shape.tokens, shape.rows
+        )
+        rows[:size] = plan.rows
+        starts[: size + 1] = layout.query_starts
+        # every row of a decode step has one token; otherwise the first padding row has all that are left
+        starts[size + 1 :] = np.arange(size + 1, shape.rows + 2) if shape.decodes else shape.tokens
+        lengths[:size] = layout.lengths
+        wanted[: len(draws)] = layout.ends[layout.sampling]
+        wanted[len(draws) :] = tokens - 1
+        drawing[: len(draws)] = draws
+        before = self._sampling.drawn_before(draws)
+        drawn[: len(draws)] = before
+        drawn[(np.cumsum(plan.samples) - 1)[plan.masked]] = -1
+        ids[:tokens] = np.where(plan.token_ids == FROM_TABLE, -plan.rows[layout.of], plan.token_ids)
+        positions[:tokens] = layout.positions
+        slots[:tokens] = layout.slots
+        pages[: entries.size] = entries.ravel()
+        self._packed[: len(staged)].copy_(staged, non_blocking=True)
+        self._replays[shape]()
+        self._sampling.advance_rows(draws)
+        self._last = plan, shape, before
+        return self._home_of(shape)
+
+    def draw(self, plan: StepPlan, bits: torch.Tensor) -> torch.Tensor:
+        """Draw the masked rows of the plan that was run last. → as `run`
+
+        `bits` int32 [G, words] are on the device, set where a token is allowed.
+
+        Raises:
+            EngineError: another step was run since.
+        """
+        if self._last is None or self._last[0] is not plan:
+            raise EngineError(f"Step {plan.step} must be sampled before the next step is launched.")
+        _, shape, before = self._last
+        draws = plan.rows[plan.samples]
+        at = (np.cumsum(plan.samples) - 1)[plan.masked]
+        later = np.full(len(draws), -1)
+        later[at] = before[at]
+        numbers = self._sampling.upload(np.concatenate([draws, later, at]).astype(np.int32))
+        rows, waiting, index = numbers.split([len(draws), len(draws), len(at)])
+        scores = self._scores[shape][: len(draws)]
+        apply_bitmask(scores, index, bits)
+        self._columns.draw(scores, rows, waiting, self._table.next_token, self._home_of(shape))
+        return self._home_of(shape)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from radixlang.errors import EngineError
@@ -18,6 +19,26 @@ from radixlang.forward import ForwardBatch
 from radixlang.memory.request_table import RequestTable
 from radixlang.plan import FROM_TABLE, Ints, StepPlan
 from radixlang.platforms import Platform
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A plan's tokens and rows in numbers, on the host."""
+
+    of: npt.NDArray[np.int64]
+    """[T] plan index of each token's row"""
+    query_starts: Ints
+    """[B + 1] prefix sums of the rows' tokens"""
+    lengths: Ints
+    """[B] tokens of each row, the granted ones included"""
+    positions: Ints
+    """[T]"""
+    slots: Ints
+    """[T] where each token's K and V go"""
+    ends: Ints
+    """[B] index into T of each row's last token"""
+    sampling: npt.NDArray[np.int64]
+    """[S] plan indexes of the rows that sample"""
 
 
 @dataclass(frozen=True)
@@ -51,26 +72,37 @@ def check(plan: StepPlan, table: RequestTable, page_size: int) -> None:
         )
 
 
+def lay_out(plan: StepPlan, table: RequestTable, page_size: int) -> Layout:
+    """Enter the new pages of a checked plan into the host's table (on a CPU also the device's) and lay it out."""
+    entries = plan.new_pages.reshape(-1, 3)
+    table.host_pages[entries[:, 0], entries[:, 1]] = entries[:, 2]
+    query_starts = np.zeros(plan.size + 1, np.int32)
+    np.cumsum(plan.counts, out=query_starts[1:])
+    of = np.repeat(np.arange(plan.size), plan.counts)
+    positions = (np.arange(plan.tokens) - query_starts[of] + plan.starts[of]).astype(np.int32)
+    return Layout(
+        of=of,
+        query_starts=query_starts,
+        lengths=(plan.starts + plan.counts).astype(np.int32),
+        positions=positions,
+        slots=table.host_pages[plan.rows[of], positions // page_size] * page_size + positions % page_size,
+        ends=query_starts[1:] - 1,
+        sampling=np.flatnonzero(plan.samples),
+    )
+
+
 def build_inputs(plan: StepPlan, table: RequestTable, page_size: int, platform: Platform) -> Inputs:
     """Write the new pages of a checked plan into the table and lay out its tokens."""
-    rows, starts, counts = plan.rows, plan.starts, plan.counts
-    query_starts = np.zeros(plan.size + 1, np.int32)
-    np.cumsum(counts, out=query_starts[1:])
-    lengths = (starts + counts).astype(np.int32)
-    of = np.repeat(np.arange(plan.size), counts)
-    positions = (np.arange(plan.tokens) - query_starts[of] + starts[of]).astype(np.int32)
-    ends = query_starts[1:] - 1
+    rows, layout = plan.rows, lay_out(plan, table, page_size)
     waiting = np.flatnonzero(plan.token_ids == FROM_TABLE)
-    sampling = np.flatnonzero(plan.samples)
-
-    # The write slots need the new pages; on a CPU this also is the device's table.
     new_pages = plan.new_pages.reshape(-1, 3).astype(np.int32)
-    table.host_pages[new_pages[:, 0], new_pages[:, 1]] = new_pages[:, 2]
-    slots = table.host_pages[rows[of], positions // page_size] * page_size + positions % page_size
-
+    sampling = layout.sampling
     parts = [
-        rows, query_starts, lengths, new_pages.ravel(),
-        np.concatenate([plan.token_ids, positions, slots, waiting, rows[of[waiting]], ends[sampling]]),
+        rows, layout.query_starts, layout.lengths, new_pages.ravel(),
+        np.concatenate([
+            plan.token_ids, layout.positions, layout.slots,
+            waiting, rows[layout.of[waiting]], layout.ends[sampling],
+        ]),
     ]  # fmt: skip
     packed = platform.upload(np.concatenate(parts, dtype=np.int32, casting="same_kind"))
     *narrow, wide = packed.split([len(part) for part in parts])
@@ -90,7 +122,9 @@ def build_inputs(plan: StepPlan, table: RequestTable, page_size: int, platform: 
         lengths=device_lengths,
         page_table=table.pages,
         page_size=page_size,
-        max_query=int(counts.max()),
-        max_length=int(lengths.max()),
+        max_query=int(plan.counts.max()),
+        max_length=int(layout.lengths.max()),
+        # what only the device knows is in no prefix yet
+        separate=bool((plan.token_ids == FROM_TABLE).all()),
     )
-    return Inputs(batch, query_starts, rows[sampling], sample_ends)
+    return Inputs(batch, layout.query_starts, rows[sampling], sample_ends)

@@ -31,7 +31,7 @@ from radixlang.sampling.logprobs import LogprobTensors, Segment, join, position_
 from radixlang.sampling.sampler import Drawn, sample
 
 if TYPE_CHECKING:
-    from radixlang.executor.graphs import DecodeGraphs
+    from radixlang.executor.graphs import Shape, StepGraphs
 
 LOGIT_BLOCK_BYTES = 64 << 20
 """prompt log-probabilities look at as many positions at once as have logits of this size"""
@@ -50,13 +50,14 @@ class _Sampled:
 
 @dataclass
 class Ticket:
-    """A launched step. `logits` and `inputs` wait for the masks; the rest comes home."""
+    """A launched step. `logits` and `inputs`, or the graphs it ran in, wait for the masks; the rest comes home."""
 
     plan: StepPlan
     forward: Pending | None = None
     sampled: Pending | None = None
     inputs: Inputs | None = None
     logits: torch.Tensor | None = None
+    graphs: StepGraphs | None = None
     prompt: dict[int, list[LogprobTensors]] = field(default_factory=dict)
     pooled: dict[int, torch.Tensor] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
@@ -81,15 +82,15 @@ class DeviceExecutor:
         self.table = table
         self.attention = attention
         self.sampling = SamplingBatch(table.rows, self.spec.vocab_size, platform)
-        self.graphs: DecodeGraphs | None = None
+        self.graphs: StepGraphs | None = None
 
-    def capture(self, largest: int, progress: Callable[[int, int], None]) -> None:
-        """From now on run decode steps of up to `largest` rows as CUDA graphs."""
-        from radixlang.executor.graphs import DecodeGraphs
+    def capture(self, shapes: list[Shape], progress: Callable[[int, int], None]) -> None:
+        """From now on run the steps that fit one of the shapes as CUDA graphs."""
+        from radixlang.executor.graphs import CudaRecorder, StepGraphs
 
         def work() -> None:
-            graphs = DecodeGraphs(self.model, self.pool, self.table, self.attention, self.sampling, largest)
-            graphs.capture(progress)
+            graphs = StepGraphs(self.model, self.pool, self.table, self.attention, self.sampling, shapes)
+            graphs.capture(CudaRecorder(), progress)
             self.graphs = graphs
 
         self._submit(work).wait()
@@ -129,9 +130,12 @@ class DeviceExecutor:
         check(plan, self.table, self.pool.page_size)
         for setup in plan.setups:
             self.sampling.setup(setup)
-        if self.graphs is not None and self.graphs.fits(plan):
-            home = self.platform.home(self.graphs.run(plan))[:, : plan.size]
-            ticket.drawn = _Sampled(home[0], home[1], {})
+        home = self.graphs.run(plan) if self.graphs is not None else None
+        if home is not None:
+            if len(plan.masked):
+                ticket.graphs = self.graphs
+            else:
+                ticket.drawn = self._take_home(home, plan)
             self.platform.mark("graph")
             return
         inputs = ticket.inputs = build_inputs(plan, self.table, self.pool.page_size, self.platform)
@@ -188,18 +192,30 @@ class DeviceExecutor:
             for b, part in zip(owners, position_logprobs(logits, chosen[begin:end], segments), strict=True):
                 ticket.prompt.setdefault(b, []).append(part.home(self.platform))
 
+    def _take_home(self, packed: torch.Tensor, plan: StepPlan) -> _Sampled:
+        home = self.platform.home(packed)[:, : np.count_nonzero(plan.samples)]
+        return _Sampled(home[0], home[1], {})
+
+    def _bits(self, plan: StepPlan, masks: np.ndarray | None) -> torch.Tensor | None:
+        if not len(plan.masked):
+            return None
+        if masks is None or len(masks) != len(plan.masked):
+            raise EngineError(f"Step {plan.step} needs {len(plan.masked)} mask rows.")
+        return self.platform.upload(np.ascontiguousarray(masks, np.int32))
+
     def _sample(self, ticket: Ticket, masks: np.ndarray | None) -> None:
         plan, inputs, logits = ticket.plan, ticket.inputs, ticket.logits
-        if logits is None or inputs is None:
+        if logits is None and ticket.graphs is None:
             return  # nothing samples, or the forward pass has failed and `result` says so
+        bits = self._bits(plan, masks)
+        if ticket.graphs is not None and bits is not None:
+            ticket.drawn = self._take_home(ticket.graphs.draw(plan, bits), plan)
+            return
+        assert logits is not None
+        assert inputs is not None
         ticket.logits = None
         place = np.cumsum(plan.samples) - 1
         masked = place[plan.masked].astype(np.int32)
-        bits = None
-        if len(masked):
-            if masks is None or len(masks) != len(masked):
-                raise EngineError(f"Step {plan.step} needs {len(masked)} mask rows.")
-            bits = self.platform.upload(np.ascontiguousarray(masks, np.int32))
         wanted = any(wish.output for wish in plan.logprobs)
         drawn = sample(self.sampling, logits, inputs.sample_rows, bits, masked, self.table.next_token, wanted)
         logprobs = self._output_logprobs(plan, place, drawn)

@@ -22,13 +22,63 @@ def score_factors(scale: float, softcap: float) -> tuple[float, float]:
 
 
 @triton.jit
-def _page_ids(table, start, end, PAGE: tl.constexpr, BLOCK_N: tl.constexpr, ONE_PAGE: tl.constexpr):
+def page_ids(table, start, end, PAGE: tl.constexpr, BLOCK_N: tl.constexpr):
     """Pages of the keys of the tile at `start`; the sink page 0 beyond `end`."""
-    if ONE_PAGE:
+    if PAGE % BLOCK_N == 0:
         return tl.load(table + start // PAGE, mask=start < end, other=0)
     else:
         keys = start + tl.arange(0, BLOCK_N)
         return tl.load(table + keys // PAGE, mask=keys < end, other=0)
+
+
+@triton.jit
+def _load_tile(
+    page,
+    tile,
+    end,
+    k_base,
+    v_base,
+    k_page,
+    k_slot,
+    v_page,
+    v_slot,
+    D: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    PAGE: tl.constexpr,
+    ONE_PAGE: tl.constexpr,
+    MASKED: tl.constexpr,
+    EVICT: tl.constexpr,
+):
+    """K [BLOCK_D, BLOCK_N] and V [BLOCK_N, BLOCK_D] of the tile at `tile`, through pointers."""
+    d = tl.arange(0, BLOCK_D)
+    n = tl.arange(0, BLOCK_N)
+    keys = tile + n
+    if ONE_PAGE:
+        k_keys = page.to(tl.int64) * k_page + (tile % PAGE + n) * k_slot
+        v_keys = page.to(tl.int64) * v_page + (tile % PAGE + n) * v_slot
+    else:
+        k_keys = page.to(tl.int64) * k_page + (keys % PAGE) * k_slot
+        v_keys = page.to(tl.int64) * v_page + (keys % PAGE) * v_slot
+    if MASKED or D != BLOCK_D:
+        k_there = (keys < end)[None, :] & (d < D)[:, None]
+        v_there = (keys < end)[:, None] & (d < D)[None, :]
+        k = tl.load(k_base + k_keys[None, :] + d[:, None], mask=k_there, other=0.0, eviction_policy=EVICT)
+        v = tl.load(v_base + v_keys[:, None] + d[None, :], mask=v_there, other=0.0, eviction_policy=EVICT)
+    else:
+        k = tl.load(k_base + k_keys[None, :] + d[:, None], eviction_policy=EVICT)
+        v = tl.load(v_base + v_keys[:, None] + d[None, :], eviction_policy=EVICT)
+    return k, v
+
+
+@triton.jit
+def bounded(score, scale, cap, SOFTCAP: tl.constexpr):
+    """Products q·k as base-2 scores, soft-capped if asked for."""
+    if SOFTCAP:
+        # cap * tanh(x), with tanh(x) = 1 - 2 / (1 + exp(2x)); exact limits when exp overflows
+        return cap * (1.0 - 2.0 / (1.0 + tl.exp(score * scale)))
+    else:
+        return score * scale
 
 
 @triton.jit
@@ -39,6 +89,7 @@ def sweep(
     acc,
     position,
     table,
+    page,
     k_base,
     v_base,
     start,
@@ -50,52 +101,61 @@ def sweep(
     k_slot,
     v_page,
     v_slot,
+    k_tiles,
+    v_tiles,
+    column,
     D: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_N: tl.constexpr,
     PAGE: tl.constexpr,
+    TMA: tl.constexpr,
     MASKED: tl.constexpr,
     WINDOWED: tl.constexpr,
     SOFTCAP: tl.constexpr,
     UPCAST: tl.constexpr,
     PRECISION: tl.constexpr,
+    EVICT: tl.constexpr,
 ):
     """Fold keys [start, end) into the running maximum m, sum l [M] and accumulator acc [M, BLOCK_D].
 
-    `start` is a multiple of BLOCK_N; `position` [M] are the queries' places in the row. With MASKED off every
-    key must be visible to every query. Keys at or beyond `end` are never read: a page's tail may hold anything.
+    `start` is a multiple of BLOCK_N and `page` the `page_ids` there; `position` [M] are the queries' places in
+    the row. With MASKED off every key must be visible to every query, and `end` a multiple of BLOCK_N if D is
+    BLOCK_D. Keys at or beyond `end` are never read: a page's tail may hold anything. With TMA, whole tiles come
+    through the descriptors `k_tiles` and `v_tiles` of the cache as a matrix [pages * PAGE, kv_heads * D], from
+    `column` on; a tile lies in one page. EVICT is the cache hint of the other loads, "" for none.
     """
     ONE_PAGE: tl.constexpr = PAGE % BLOCK_N == 0
-    d = tl.arange(0, BLOCK_D)
-    n = tl.arange(0, BLOCK_N)
-    page = _page_ids(table, start, end, PAGE, BLOCK_N, ONE_PAGE)
     for tile in range(start, end, BLOCK_N):
-        following = _page_ids(table, tile + BLOCK_N, end, PAGE, BLOCK_N, ONE_PAGE)
-        keys = tile + n
-        if ONE_PAGE:
-            k_keys = page.to(tl.int64) * k_page + (tile % PAGE + n) * k_slot
-            v_keys = page.to(tl.int64) * v_page + (tile % PAGE + n) * v_slot
+        following = page_ids(table, tile + BLOCK_N, end, PAGE, BLOCK_N)
+        if TMA and not MASKED:
+            slot = page * PAGE + tile % PAGE
+            k = tl.trans(k_tiles.load([slot, column]))
+            v = v_tiles.load([slot, column])
         else:
-            k_keys = page.to(tl.int64) * k_page + (keys % PAGE) * k_slot
-            v_keys = page.to(tl.int64) * v_page + (keys % PAGE) * v_slot
-        if MASKED or D != BLOCK_D:
-            k_there = (keys < end)[None, :] & (d < D)[:, None]
-            v_there = (keys < end)[:, None] & (d < D)[None, :]
-            k = tl.load(k_base + k_keys[None, :] + d[:, None], mask=k_there, other=0.0)
-            v = tl.load(v_base + v_keys[:, None] + d[None, :], mask=v_there, other=0.0)
-        else:
-            k = tl.load(k_base + k_keys[None, :] + d[:, None])
-            v = tl.load(v_base + v_keys[:, None] + d[None, :])
+            k, v = _load_tile(
+                page,
+                tile,
+                end,
+                k_base,
+                v_base,
+                k_page,
+                k_slot,
+                v_page,
+                v_slot,
+                D,
+                BLOCK_D,
+                BLOCK_N,
+                PAGE,
+                ONE_PAGE,
+                MASKED,
+                EVICT,
+            )
         if UPCAST:
             k = k.to(tl.float32)
             v = v.to(tl.float32)
-        score = tl.dot(q, k, input_precision=PRECISION)
-        if SOFTCAP:
-            # cap * tanh(x), with tanh(x) = 1 - 2 / (1 + exp(2x)); exact limits when exp overflows
-            score = cap * (1.0 - 2.0 / (1.0 + tl.exp(score * scale)))
-        else:
-            score = score * scale
+        score = bounded(tl.dot(q, k, input_precision=PRECISION), scale, cap, SOFTCAP)
         if MASKED:
+            keys = tile + tl.arange(0, BLOCK_N)
             visible = keys[None, :] <= position[:, None]
             if WINDOWED:
                 visible = visible & (keys[None, :] > position[:, None] - window)

@@ -1,19 +1,25 @@
 """Attention of few queries a row over a long paged cache: decoding and verification.
 
 A program takes one row, one KV head with all the query heads that share it, and one split of the row's keys.
-Splits are joined by their log-sum-exp: a few by the last program to arrive, many by a second kernel. Must not know
+Splits are joined by their log-sum-exp: a few by the last program to arrive, many by a second kernel. In a decode
+step the kernel can begin at the projection: every program prepares its own queries, and the one whose split holds
+the newest position prepares the new key, uses it, and writes it to the cache with its value. Must not know
 requests.
 """
 
 from __future__ import annotations
+
+import math
+from dataclasses import dataclass
 
 import torch
 import triton
 import triton.language as tl
 
 from radixlang.kernels import chain
-from radixlang.kernels.attention_tile import add_sink, score_factors, sweep
-from radixlang.kernels.chain import begin, release, wait
+from radixlang.kernels.attention_tile import add_sink, bounded, page_ids, score_factors, sweep
+from radixlang.kernels.chain import begin, prefetch, release, wait
+from radixlang.kernels.rope_write import turned
 from radixlang.kernels.tuning import MAX_DECODE_ROWS, DecodeTile, next_power_of_2, upcast_dots
 
 FEW_SPLITS = 2
@@ -55,7 +61,11 @@ def _joined(
     return tl.sum(part * weight[:, None], 0) / tl.where(total > 0.0, total, 1.0)
 
 
-@triton.jit(do_not_specialize=["window", "num_splits", "table_stride", "rows_ptr", "starts_ptr", "lengths_ptr"])
+@triton.jit(
+    do_not_specialize=[
+        "window", "num_splits", "table_stride", "rows_ptr", "starts_ptr", "lengths_ptr", "slots_ptr"
+    ]
+)  # fmt: skip
 def _decode_kernel(
     q_ptr,
     k_ptr,
@@ -65,10 +75,16 @@ def _decode_kernel(
     starts_ptr,
     lengths_ptr,
     sinks_ptr,
+    cos_ptr,
+    sin_ptr,
+    slots_ptr,
+    q_weight_ptr,
+    k_weight_ptr,
     out_ptr,
     partial_ptr,
     lse_ptr,
     arrived_ptr,
+    eps,
     scale,
     cap,
     window,
@@ -97,6 +113,12 @@ def _decode_kernel(
     PRECISION: tl.constexpr,
     ONE: tl.constexpr,
     LAST_JOINS: tl.constexpr,
+    PROJECTED: tl.constexpr,
+    HALF: tl.constexpr,
+    RUN: tl.constexpr,
+    NORM: tl.constexpr,
+    EVICT: tl.constexpr,
+    PREFETCH: tl.constexpr,
     CHAINED: tl.constexpr,
 ):
     release(CHAINED)
@@ -116,6 +138,25 @@ def _decode_kernel(
     end = tl.minimum(start + span, length)
     if SPLIT and ONE and (split > 0) & (start >= length):
         return  # nobody looks at splits without keys (a first one waits, for the kernels behind)
+    # what the sweep reads: in a projected step the newest position is not in the cache yet
+    last = length - count
+    if PROJECTED:
+        newest = (start < length) & (end == length)
+        end = tl.minimum(end, length - 1)
+        last = length - 2
+        window -= 1
+    table = table_ptr + tl.load(rows_ptr + b).to(tl.int64) * table_stride
+    page = page_ids(table, start, end, PAGE, BLOCK_N)
+    k_base = k_ptr + kv_head * k_head
+    v_base = v_ptr + kv_head * v_head
+    if PREFETCH and CHAINED:
+        keys = start + tl.arange(0, BLOCK_N)
+        pages = (page + tl.zeros([BLOCK_N], tl.int32)).to(tl.int64)
+        LINE: tl.constexpr = 1024 // k_ptr.dtype.element_ty.primitive_bitwidth
+        line = tl.arange(0, (BLOCK_D + LINE - 1) // LINE) * LINE
+        wanted = (keys < end)[:, None] & (line < D)[None, :]
+        prefetch(k_base + (pages * k_page + keys % PAGE * k_slot)[:, None] + line[None, :], wanted)
+        prefetch(v_base + (pages * v_page + keys % PAGE * v_slot)[:, None] + line[None, :], wanted)
     wait(CHAINED)
 
     lane = tl.arange(0, BLOCK_M)
@@ -124,23 +165,49 @@ def _decode_kernel(
     d = tl.arange(0, BLOCK_D)
     used = lane < count * GROUP
     there = used[:, None] & (d < D)[None, :]
-    q = tl.load(q_ptr + token[:, None] * q_token + head[:, None] * q_head + d[None, :], mask=there, other=0.0)
-    if UPCAST:
-        q = q.to(tl.float32)
-
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    table = table_ptr + tl.load(rows_ptr + b).to(tl.int64) * table_stride
+    if PROJECTED:
+        row = q_ptr + b.to(tl.int64) * q_token
+        cos = cos_ptr + b.to(tl.int64) * HALF
+        sin = sin_ptr + b.to(tl.int64) * HALF
+        q = turned(row + head * q_head, used, q_weight_ptr, cos, sin, eps, D, BLOCK_D, HALF, RUN, NORM)
+        q = q.to(q_ptr.dtype.element_ty)
+        if newest:
+            one = tl.arange(0, 1)
+            k_new = turned(
+                row + (heads + kv_head + one) * q_head,
+                one == 0,
+                k_weight_ptr, cos, sin, eps, D, BLOCK_D, HALF, RUN, NORM,
+            )  # fmt: skip
+            v_new = tl.load(row + (heads + tl.num_programs(0) + kv_head) * q_head + d, mask=d < D, other=0.0)
+            # what is used is what later steps will read
+            k_new = k_new.to(k_ptr.dtype.element_ty)
+            v_new = v_new.to(v_ptr.dtype.element_ty)
+            slot = tl.load(slots_ptr + b).to(tl.int64)
+            k_goal = k_base + slot // PAGE * k_page + slot % PAGE * k_slot
+            v_goal = v_base + slot // PAGE * v_page + slot % PAGE * v_slot
+            tl.store(k_goal + d[None, :], k_new, mask=(d < D)[None, :])
+            tl.store(v_goal + d, v_new, mask=d < D)
+            product = tl.sum(q.to(tl.float32) * k_new.to(tl.float32), 1)
+            m = bounded(product, scale, cap, SOFTCAP)
+            l = tl.full([BLOCK_M], 1.0, tl.float32)
+            acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32) + v_new.to(tl.float32)[None, :]
+    else:
+        q = tl.load(q_ptr + token[:, None] * q_token + head[:, None] * q_head + d[None, :], mask=there, other=0.0)
+    if UPCAST:
+        q = q.to(tl.float32)
     m, l, acc = sweep(
         q,
         m,
         l,
         acc,
-        length - count + lane // GROUP,
+        last + lane // GROUP,
         table,
-        k_ptr + kv_head * k_head,
-        v_ptr + kv_head * v_head,
+        page,
+        k_base,
+        v_base,
         start,
         end,
         scale,
@@ -150,15 +217,20 @@ def _decode_kernel(
         k_slot,
         v_page,
         v_slot,
+        k_ptr,
+        v_ptr,
+        0,
         D,
         BLOCK_D,
         BLOCK_N,
         PAGE,
+        False,
         True,
         WINDOWED,
         SOFTCAP,
         UPCAST,
         PRECISION,
+        EVICT,
     )
     if SPLIT:
         place = (token * heads + head) * num_splits + split
@@ -227,6 +299,17 @@ def _join_kernel(
     tl.store(out_ptr + place * D + d, result.to(out_ptr.dtype.element_ty), mask=d < D)
 
 
+@dataclass(frozen=True)
+class _Projected:
+    """What prepares the queries and the newest key of a decode step; no angles turn nothing."""
+
+    angles: tuple[torch.Tensor, torch.Tensor] | None
+    slots: torch.Tensor
+    q_weight: torch.Tensor | None
+    k_weight: torch.Tensor | None
+    eps: float
+
+
 def decode_attention(
     q: torch.Tensor,
     k_cache: torch.Tensor,
@@ -250,6 +333,62 @@ def decode_attention(
     zeros, tokens of no row are left unwritten. Meant for
     max_query * heads / kv_heads ≤ `MAX_DECODE_ROWS`; beyond that `extend_attention` is faster.
     """
+    return _launch(
+        q, k_cache, v_cache, page_table, rows, query_starts, lengths,
+        scale, window, softcap, sinks, max_query, tile, None,
+    )  # fmt: skip
+
+
+def decode_projected(
+    qkv: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    page_table: torch.Tensor,
+    rows: torch.Tensor,
+    slots: torch.Tensor,
+    lengths: torch.Tensor,
+    *,
+    heads: int,
+    angles: tuple[torch.Tensor, torch.Tensor] | None,
+    q_weight: torch.Tensor | None = None,
+    k_weight: torch.Tensor | None = None,
+    eps: float = 1e-6,
+    scale: float,
+    window: int = 0,
+    softcap: float = 0.0,
+    sinks: torch.Tensor | None = None,
+    tile: DecodeTile,
+) -> torch.Tensor:
+    """`rope_write` and `decode_attention` of one new token a row, in one kernel → a new [B, heads, D].
+
+    qkv [B, (heads + 2 kv_heads) * D], dense rows; angles (cosines, sines) [B, R / 2] float32, dense, of the rows'
+    new positions, None for no rotation; slots [B] as in `rope_write`, and lengths [B] count the new token. A row
+    of length 0 gives zeros and writes nothing. No row may read the page slot that another row writes.
+    """
+    new = _Projected(angles, slots, q_weight, k_weight, eps)
+    q = qkv.view(qkv.shape[0], -1, k_cache.shape[3])[:, :heads]
+    return _launch(
+        q, k_cache, v_cache, page_table, rows, rows, lengths, scale, window, softcap, sinks, 1, tile, new
+    )  # fmt: skip
+
+
+def _launch(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    page_table: torch.Tensor,
+    rows: torch.Tensor,
+    query_starts: torch.Tensor,
+    lengths: torch.Tensor,
+    scale: float,
+    window: int,
+    softcap: float,
+    sinks: torch.Tensor | None,
+    max_query: int,
+    tile: DecodeTile,
+    new: _Projected | None,
+) -> torch.Tensor:
+    """Launch the kernel, and the second one where it needs one; `new` is None if q is prepared and K, V stored."""
     tokens, heads, head_dim = q.shape
     page_size, kv_heads = k_cache.shape[1], k_cache.shape[2]
     group = heads // kv_heads
@@ -264,6 +403,9 @@ def decode_attention(
         partial = torch.empty((tokens, heads, splits, head_dim), dtype=torch.float32, device=q.device)
         lse = torch.empty((tokens, heads, splits), dtype=torch.float32, device=q.device)
     factor, cap = score_factors(scale, softcap)
+    cos, sin = (q, q) if new is None or new.angles is None else new.angles
+    half = 0 if new is None or new.angles is None else cos.shape[1]
+    normed = new is not None and new.q_weight is not None
     _decode_kernel[(kv_heads, rows.shape[0], splits)](
         q,
         k_cache,
@@ -273,10 +415,16 @@ def decode_attention(
         query_starts,
         lengths,
         out if sinks is None else sinks,
+        cos,
+        sin,
+        lengths if new is None else new.slots,
+        q if new is None or new.q_weight is None else new.q_weight,
+        q if new is None or new.k_weight is None else new.k_weight,
         out,
         partial,
         lse,
         chain.arrivals(q.device),
+        0.0 if new is None else new.eps,
         factor,
         cap,
         window,
@@ -299,6 +447,12 @@ def decode_attention(
         SOFTCAP=softcap > 0.0,
         ONE=max_query == 1,
         LAST_JOINS=last_joins,
+        PROJECTED=new is not None,
+        HALF=half,
+        RUN=math.gcd(half, 8),
+        NORM=normed,
+        EVICT="evict_first" if tile.evict_first else "",
+        PREFETCH=tile.prefetch,
         UPCAST=upcast_dots(q.dtype),
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         num_warps=tile.warps,

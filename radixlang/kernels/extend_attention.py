@@ -10,19 +10,46 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
-from radixlang.kernels.attention_tile import add_sink, score_factors, sweep
+from radixlang.kernels.attention_tile import add_sink, page_ids, score_factors, sweep
 from radixlang.kernels.tuning import ExtendTile, next_power_of_2, upcast_dots
+
+ROWS_AT_ONCE = 256
+"""rows of the batch that a program looks through for its own"""
 
 
 @triton.jit
-def _first_tile(starts_ptr, b, GROUP: tl.constexpr, BLOCK_M: tl.constexpr):
-    """First tile of row b, at least as many after the previous row's as that row needs.
+def first_tiles(starts, rows, GROUP: tl.constexpr, BLOCK_M: tl.constexpr):
+    """First tiles of `rows` whose tokens begin at `starts`: at least as many after the row before as that needs.
 
     floor(x / M) + b grows by at least ceil(n / M) when x grows by n and b by one, so rows find room for their
     tiles without a prefix sum over tile counts; a spare tile at a row's end returns at once.
     """
-    return tl.load(starts_ptr + b) * GROUP // BLOCK_M + b
+    return starts * GROUP // BLOCK_M + rows
+
+
+@triton.jit
+def _used_rows(starts_ptr, batch, total, BLOCK_R: tl.constexpr):
+    """Rows up to the last that has a token; those behind it pad the batch."""
+    used = 0
+    for first in range(0, batch, BLOCK_R):
+        rows = first + tl.arange(0, BLOCK_R)
+        starts = tl.load(starts_ptr + rows, mask=rows < batch, other=total)
+        used += tl.sum((starts < total).to(tl.int32), 0)
+    return used
+
+
+@triton.jit
+def _row_of(tile, starts_ptr, used, GROUP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_R: tl.constexpr):
+    """The row that `tile` belongs to: the last whose first tile is not after it."""
+    begun = 0
+    for first in range(0, used, BLOCK_R):
+        rows = first + tl.arange(0, BLOCK_R)
+        starts = tl.load(starts_ptr + rows, mask=rows < used, other=0)
+        mine = (rows < used) & (first_tiles(starts, rows, GROUP, BLOCK_M) <= tile)
+        begun += tl.sum(mine.to(tl.int32), 0)
+    return begun - 1
 
 
 @triton.jit(do_not_specialize=["window", "batch", "table_stride", "rows_ptr", "starts_ptr", "lengths_ptr"])
@@ -30,6 +57,8 @@ def _extend_kernel(
     q_ptr,
     k_ptr,
     v_ptr,
+    k_tiles,
+    v_tiles,
     table_ptr,
     rows_ptr,
     starts_ptr,
@@ -54,7 +83,9 @@ def _extend_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    BLOCK_R: tl.constexpr,
     PAGE: tl.constexpr,
+    TMA: tl.constexpr,
     SINKS: tl.constexpr,
     WINDOWED: tl.constexpr,
     SOFTCAP: tl.constexpr,
@@ -63,18 +94,16 @@ def _extend_kernel(
 ):
     kv_head = tl.program_id(0)
     heads = tl.num_programs(0) * GROUP
+    total = tl.load(starts_ptr + batch)
+    used = _used_rows(starts_ptr, batch, total, BLOCK_R)
     # late tiles see the most keys: start them first
-    tile = tl.num_programs(1) - 1 - tl.program_id(1)
-    b = 0
-    above = batch
-    while above - b > 1:
-        middle = (b + above) // 2
-        inside = _first_tile(starts_ptr, middle, GROUP, BLOCK_M) <= tile
-        b = tl.where(inside, middle, b)
-        above = tl.where(inside, above, middle)
+    tile = total * GROUP // BLOCK_M + used - 1 - tl.program_id(1)
+    if tile < 0:
+        return
+    b = _row_of(tile, starts_ptr, used, GROUP, BLOCK_M, BLOCK_R)
     first = tl.load(starts_ptr + b)
     count = tl.load(starts_ptr + b + 1) - first
-    offset = (tile - _first_tile(starts_ptr, b, GROUP, BLOCK_M)) * BLOCK_M
+    offset = (tile - first_tiles(first, b, GROUP, BLOCK_M)) * BLOCK_M
     if offset >= count * GROUP:
         return
 
@@ -100,11 +129,18 @@ def _extend_kernel(
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    # Three runs of tiles: where windows begin, where every query sees every key, and the diagonal. Only the outer
+    # two pay for masks; without a window the first is empty.
+    below = tl.maximum(tl.minimum(first_query + 1, length), 0) // BLOCK_N * BLOCK_N
+    start = 0
+    inside = 0
     if WINDOWED:
         start = tl.maximum(first_query - window + 1, 0) // BLOCK_N * BLOCK_N
-    else:
-        # tiles before the diagonal are visible to every query of the block
-        start = tl.maximum(tl.minimum(first_query + 1, length), 0) // BLOCK_N * BLOCK_N
+        inside = tl.cdiv(tl.maximum(last_query - window + 1, 0), BLOCK_N) * BLOCK_N
+        inside = tl.minimum(inside, below)
+    for run in tl.static_range(0 if WINDOWED else 1, 3):
+        low = start if run == 0 else (inside if run == 1 else below)
+        high = inside if run == 0 else (below if run == 1 else end)
         m, l, acc = sweep(
             q,
             m,
@@ -112,10 +148,11 @@ def _extend_kernel(
             acc,
             position,
             table,
+            page_ids(table, low, high, PAGE, BLOCK_N),
             k_base,
             v_base,
-            0,
-            start,
+            low,
+            high,
             scale,
             cap,
             window,
@@ -123,44 +160,21 @@ def _extend_kernel(
             k_slot,
             v_page,
             v_slot,
+            k_tiles,
+            v_tiles,
+            kv_head * D,
             D,
             BLOCK_D,
             BLOCK_N,
             PAGE,
-            False,
-            False,
+            TMA,
+            run != 1,
+            WINDOWED,
             SOFTCAP,
             UPCAST,
             PRECISION,
+            "",
         )
-    m, l, acc = sweep(
-        q,
-        m,
-        l,
-        acc,
-        position,
-        table,
-        k_base,
-        v_base,
-        start,
-        end,
-        scale,
-        cap,
-        window,
-        k_page,
-        k_slot,
-        v_page,
-        v_slot,
-        D,
-        BLOCK_D,
-        BLOCK_N,
-        PAGE,
-        True,
-        WINDOWED,
-        SOFTCAP,
-        UPCAST,
-        PRECISION,
-    )
     if SINKS:
         m, l, acc = add_sink(m, l, acc, tl.load(sinks_ptr + head, mask=used, other=0.0).to(tl.float32))
     result = acc / tl.where(l > 0.0, l, 1.0)[:, None]
@@ -183,17 +197,30 @@ def extend_attention(
     sinks: torch.Tensor | None = None,
     tile: ExtendTile,
 ) -> torch.Tensor:
-    """Causal attention of any number of new tokens a row; shapes and rules as in `decode_attention`."""
+    """Causal attention of any number of new tokens a row; shapes and rules as in `decode_attention`.
+
+    The grid depends on the shapes alone, so that a graph can hold it; rows without tokens may end the batch.
+    With `tile.tma` the caches must be dense and every tile must lie in one page (`tuning.extend_tile` sees to it).
+    """
     tokens, heads, head_dim = q.shape
     page_size, kv_heads = k_cache.shape[1], k_cache.shape[2]
     group = heads // kv_heads
     batch = rows.shape[0]
     out = torch.empty((tokens, heads, head_dim), dtype=q.dtype, device=q.device)
     factor, cap = score_factors(scale, softcap)
+    k_tiles, v_tiles = k_cache, v_cache
+    if tile.tma:
+        block = [tile.block_n, head_dim]
+        k_tiles, v_tiles = (
+            TensorDescriptor.from_tensor(cache.view(-1, kv_heads * head_dim), block)
+            for cache in (k_cache, v_cache)
+        )
     _extend_kernel[(kv_heads, tokens * group // tile.block_m + batch)](
         q,
         k_cache,
         v_cache,
+        k_tiles,
+        v_tiles,
         page_table,
         rows,
         query_starts,
@@ -214,7 +241,9 @@ def extend_attention(
         BLOCK_M=tile.block_m,
         BLOCK_D=max(16, next_power_of_2(head_dim)),
         BLOCK_N=tile.block_n,
+        BLOCK_R=ROWS_AT_ONCE,
         PAGE=page_size,
+        TMA=tile.tma,
         SINKS=sinks is not None,
         WINDOWED=window > 0,
         SOFTCAP=softcap > 0.0,

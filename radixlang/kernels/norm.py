@@ -56,10 +56,13 @@ def _rms_norm_kernel(
     tl.store(out_ptr + vector[:, None] * D + d[None, :], result.to(out_ptr.dtype.element_ty), mask=there)
 
 
-def _launch_shape(count: int, width: int) -> tuple[int, int]:
-    """(vectors a program, warps) for vectors of `width`: about 2,048 elements a program."""
+def _launch_shape(width: int) -> tuple[int, int]:
+    """(vectors a program, warps) for vectors of `width`: about 2,048 elements a program.
+
+    Whatever their number: the order in which a vector is summed up must not depend on its company.
+    """
     block = next_power_of_2(width)
-    vectors = max(1, min(2048 // block, next_power_of_2(count)))
+    vectors = max(1, 2048 // block)
     return vectors, min(max(vectors * block // 512, 1), 16)
 
 
@@ -78,7 +81,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, *, weight_offset
     count = x3.shape[0] * x3.shape[1]
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if count:
-        vectors, warps = _launch_shape(count, width)
+        vectors, warps = _launch_shape(width)
         _rms_norm_kernel[(triton.cdiv(count, vectors),)](
             x,
             x,
@@ -110,7 +113,7 @@ def add_rms_norm(
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     total = torch.empty_like(out)
     if count:
-        vectors, warps = _launch_shape(count, width)
+        vectors, warps = _launch_shape(width)
         _rms_norm_kernel[(triton.cdiv(count, vectors),)](
             x,
             residual,

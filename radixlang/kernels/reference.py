@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from radixlang.kernels.edit_words import END, PROMPT, TIMES
+
 _MASK64 = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 
@@ -179,28 +181,33 @@ def argmax(logits: torch.Tensor) -> torch.Tensor:
     return (x == x.max(-1, keepdim=True).values).int().argmax(-1)
 
 
-def apply_penalties(
+def edit(
     logits: torch.Tensor,
-    index: torch.Tensor,
-    output: torch.Tensor,
-    seen: torch.Tensor,
-    slots: torch.Tensor,
-    frequency: torch.Tensor,
-    presence: torch.Tensor,
-    repetition: torch.Tensor,
-) -> None:
-    """Twin of `sampling.apply_penalties`."""
-    count = output[slots].float()
-    x = logits[index].float() - frequency.view(-1, 1) * count - presence.view(-1, 1) * (count > 0)
-    factor = torch.where(seen[slots], repetition.view(-1, 1), 1.0)
-    logits[index] = torch.where(x > 0, x / factor, x * factor).to(logits.dtype)
+    words: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *,
+    frequency: float = 0.0,
+    presence: float = 0.0,
+    repetition: float = 1.0,
+    early: bool = False,
+) -> torch.Tensor:
+    """Twin of `edits.edit`: a row's changed logits [V], float32; `words` int16 [V] as in `edit_words`."""
+    times = (words & TIMES).float()
+    x = logits.float() - frequency * times - presence * (times > 0)
+    repeated = torch.where(x > 0, x / repetition, x * repetition)
+    x = torch.where((words & (TIMES | PROMPT)) != 0, repeated, x)
+    if bias is not None:
+        x = x + bias
+    return x.masked_fill((words & END) != 0, float("-inf")) if early else x
 
 
 def apply_bitmask(logits: torch.Tensor, index: torch.Tensor, mask: torch.Tensor) -> None:
-    """Twin of `sampling.apply_bitmask`."""
-    bits = (mask[:, :, None] >> torch.arange(32, device=mask.device, dtype=torch.int32)) & 1
-    forbidden = bits.flatten(1)[:, : logits.shape[1]] == 0
-    logits[index] = logits[index].masked_fill(forbidden, float("-inf"))
+    """Twin of `bitmask.apply_bitmask`."""
+    vocab = logits.shape[1]
+    bits = ((mask[:, :, None] >> torch.arange(32, device=mask.device, dtype=torch.int32)) & 1).flatten(1)
+    allowed = F.pad(bits, (0, max(0, vocab - bits.shape[1])))[:, :vocab] == 1
+    where = index.long()
+    logits[where] = logits[where].masked_fill(~allowed, float("-inf"))
 
 
 def skinny_linear(

@@ -70,6 +70,49 @@ def _rotate(
         tl.store(goal + 2 * HALF + p[None, :], rest.to(kind), mask=passed)
 
 
+@triton.jit
+def turned(
+    heads,
+    here,
+    weight_ptr,
+    cos_ptr,
+    sin_ptr,
+    eps,
+    D: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    HALF: tl.constexpr,
+    RUN: tl.constexpr,
+    NORM: tl.constexpr,
+):
+    """Heads at the pointers `heads` [N], where `here` [N], normed and turned like `_rotate` does: float32
+    [N, BLOCK_D].
+
+    Each element is computed with its partner of the other half at hand, so that the result lies as attention
+    wants it. `cos_ptr` and `sin_ptr` are the token's; HALF 0 turns nothing; RUN divides HALF: so many neighbours
+    have neighbouring partners.
+    """
+    d = tl.arange(0, BLOCK_D)
+    there = here[:, None] & (d < D)[None, :]
+    x = tl.load(heads[:, None] + d[None, :], mask=there, other=0.0).to(tl.float32)
+    inverse = x
+    if NORM:
+        inverse = (1.0 / tl.sqrt(tl.sum(x * x, 1) / D + eps))[:, None]
+        x = x * inverse * tl.load(weight_ptr + d, mask=d < D, other=0.0).to(tl.float32)[None, :]
+    if HALF > 0:
+        partner = tl.where(d < HALF, d + HALF, tl.where(d < 2 * HALF, d - HALF, d))
+        partner = tl.max_contiguous(tl.multiple_of(partner, RUN), RUN)
+        pair = tl.where(d < HALF, d, d - HALF)
+        pair = tl.max_contiguous(tl.multiple_of(pair, RUN), RUN)
+        other = tl.load(heads[:, None] + partner[None, :], mask=there, other=0.0).to(tl.float32)
+        if NORM:
+            weight = tl.load(weight_ptr + partner, mask=d < D, other=0.0).to(tl.float32)
+            other = other * inverse * weight[None, :]
+        cos = tl.load(cos_ptr + pair, mask=d < 2 * HALF, other=1.0)
+        sin = tl.load(sin_ptr + pair, mask=d < 2 * HALF, other=0.0)
+        x = x * cos[None, :] + other * tl.where(d < HALF, -sin, sin)[None, :]
+    return x
+
+
 @triton.jit(do_not_specialize=["positions_ptr", "slots_ptr"])
 def _rope_write_kernel(
     q_ptr,

@@ -1,11 +1,12 @@
-"""Draws the next token from logits without sorting, and the edits of logits before that.
+"""Draws the next token from logits without sorting.
 
-A first kernel finds each row's largest logit, several programs to a row; for greedy rows that is the token. Then
-one program samples one row. Top-k and top-p are a threshold on the logits, found by narrowing a bracket of
-values: every pass tries three pivots and then snaps the bracket to logits that occur, so it ends at the exact
-threshold; of the logits equal to it, those of lower token ids are kept, as many as the limits allow. The draw
-walks the kept mass, in token order, up to a uniform number that depends on (seed, tokens drawn before) alone, so
-a row draws the same token in any batch. Must not know requests.
+A first kernel finds each row's largest logit, several programs to a row; for greedy rows that is the token. It
+also changes the logits of the rows that ask for it (`edits.py`). Then one program samples one row. Top-k and top-p
+are a threshold on the logits, found by narrowing a bracket of values: every pass tries three pivots and then snaps
+the bracket to logits that occur, so it ends at the exact threshold; of the logits equal to it, those of lower
+token ids are kept, as many as the limits allow. The draw walks the kept mass, in token order, up to a uniform
+number that depends on (seed, tokens drawn before) alone, so a row draws the same token in any batch. Must not know
+requests.
 """
 
 from __future__ import annotations
@@ -16,32 +17,39 @@ import triton.language as tl
 
 from radixlang.kernels import chain
 from radixlang.kernels.chain import begin
+from radixlang.kernels.edits import Edits, count, edit, floats_at
 
 SAMPLE_BLOCK = 4096
 SAMPLE_WARPS = 16
-EDIT_BLOCK = 1024
 SUMMARY_BLOCK = 2048
+EDIT_BLOCK = 512
 #: programs that look for the largest logit, over all rows
 SUMMARY_PROGRAMS = 512
 MAX_PARTS = 64
 
 
 @triton.jit
-def _logits(base, start, vocab, BLOCK: tl.constexpr):
-    """(indices, logits) of a block in float32; NaN counts as never, +inf as the largest number."""
+def _logits(base, values, start, vocab, BLOCK: tl.constexpr):
+    """(indices, logits) of a block in float32; NaN counts as never, +inf as the largest number.
+
+    `values` is the address of a row's changed logits, 0 if they are those at `base`.
+    """
     i = start + tl.arange(0, BLOCK)
-    x = tl.load(base + i, mask=i < vocab, other=float("-inf")).to(tl.float32)
+    if values != 0:
+        x = tl.load(floats_at(values) + i, mask=i < vocab, other=float("-inf"))
+    else:
+        x = tl.load(base + i, mask=i < vocab, other=float("-inf")).to(tl.float32)
     return i, tl.minimum(tl.where(x == x, x, float("-inf")), 3.0e38)
 
 
 @triton.jit
-def _mass_from(base, vocab, low, top, inverse, BLOCK: tl.constexpr):
+def _mass_from(base, values, vocab, low, top, inverse, BLOCK: tl.constexpr):
     """(number, mass) of the logits > low, number of those equal to it; x weighs exp((x - top) * inverse)."""
     number = tl.zeros([BLOCK], tl.float32)
     mass = tl.zeros([BLOCK], tl.float32)
     equal = tl.zeros([BLOCK], tl.float32)
     for start in range(0, vocab, BLOCK):
-        _i, x = _logits(base, start, vocab, BLOCK)
+        _i, x = _logits(base, values, start, vocab, BLOCK)
         number += tl.where(x > low, 1.0, 0.0)
         mass += tl.where(x > low, tl.exp((x - top) * inverse), 0.0)
         equal += tl.where(x == low, 1.0, 0.0)
@@ -62,7 +70,7 @@ def _uniform(seed, drawn):
 
 
 @triton.jit
-def _threshold(base, vocab, low, top, inverse, need, BY_MASS: tl.constexpr, BLOCK: tl.constexpr):
+def _threshold(base, values, vocab, low, top, inverse, need, BY_MASS: tl.constexpr, BLOCK: tl.constexpr):
     """Largest logit t for which the logits ≥ t number (or weigh) at least `need`; `low` if none does.
 
     `low` and `top` are logits that occur. Invariant: `low` is kept, everything above `high` reaches too little.
@@ -86,7 +94,7 @@ def _threshold(base, vocab, low, top, inverse, need, BY_MASS: tl.constexpr, BLOC
         down2 = tl.full([BLOCK], float("-inf"), tl.float32)
         down3 = tl.full([BLOCK], float("-inf"), tl.float32)
         for start in range(0, vocab, BLOCK):
-            _i, x = _logits(base, start, vocab, BLOCK)
+            _i, x = _logits(base, values, start, vocab, BLOCK)
             if BY_MASS:
                 weight = tl.exp((x - top) * inverse)
             else:
@@ -117,22 +125,44 @@ def _threshold(base, vocab, low, top, inverse, need, BY_MASS: tl.constexpr, BLOC
     return low
 
 
-@triton.jit(do_not_specialize=["part"])
+@triton.jit(do_not_specialize=["part", "rows_ptr", "drawn_ptr"])
 def _summary_kernel(
     logits_ptr,
     top_ptr,
     first_ptr,
     low_ptr,
     bad_ptr,
+    rows_ptr,
+    drawn_ptr,
+    values_ptr,
+    words_ptr,
+    bias_ptr,
+    frequency_ptr,
+    presence_ptr,
+    repetition_ptr,
+    least_ptr,
     stride,
     vocab,
     part,
     BLOCK: tl.constexpr,
+    EDIT_BLOCK: tl.constexpr,
+    INDEXED: tl.constexpr,
+    EDITED: tl.constexpr,
     CHAINED: tl.constexpr,
 ):
     """Of each part of each row: largest logit, its first index, smallest above -inf, whether NaN or +inf occur."""
     begin(CHAINED)
     row = tl.program_id(0)
+    drawn = 0
+    if INDEXED:
+        drawn = tl.load(drawn_ptr + row)
+        if drawn < 0:
+            return
+    at = row
+    values = tl.zeros([], tl.int64)
+    if EDITED:
+        at = tl.load(rows_ptr + row)
+        values = tl.load(values_ptr + at)
     base = logits_ptr + row.to(tl.int64) * stride
     lane = tl.arange(0, BLOCK)
     most = tl.full([BLOCK], float("-inf"), tl.float32)
@@ -141,9 +171,29 @@ def _summary_kernel(
     bad = tl.zeros([BLOCK], tl.int32)
     begin_at = tl.program_id(1) * part
     end = tl.minimum(begin_at + part, vocab)
+    if EDITED:
+        if values != 0:
+            edit(
+                base,
+                begin_at,
+                end,
+                at,
+                drawn,
+                values,
+                words_ptr,
+                bias_ptr,
+                frequency_ptr,
+                presence_ptr,
+                repetition_ptr,
+                least_ptr,
+                EDIT_BLOCK,
+            )
     for start in range(begin_at, end, BLOCK):
         i = start + lane
-        x = tl.load(base + i, mask=i < end, other=float("-inf")).to(tl.float32)
+        if values != 0:
+            x = tl.load(floats_at(values) + i, mask=i < end, other=float("-inf"))
+        else:
+            x = tl.load(base + i, mask=i < end, other=float("-inf")).to(tl.float32)
         bad = tl.where((x != x) | (x == float("inf")), 1, bad)
         x = tl.minimum(tl.where(x == x, x, float("-inf")), 3.0e38)
         index = tl.where(x > most, i, index)
@@ -174,6 +224,8 @@ def _sample_kernel(
     out_ptr,
     next_ptr,
     home_ptr,
+    values_ptr,
+    words_ptr,
     stride,
     vocab,
     parts,
@@ -181,11 +233,15 @@ def _sample_kernel(
     BLOCK: tl.constexpr,
     BLOCK_P: tl.constexpr,
     INDEXED: tl.constexpr,
+    EDITED: tl.constexpr,
     GREEDY: tl.constexpr,
     CHAINED: tl.constexpr,
 ):
     begin(CHAINED)
     row = tl.program_id(0)
+    if INDEXED:
+        if tl.load(drawn_ptr + row) < 0:
+            return
     base = logits_ptr + row.to(tl.int64) * stride
     p = tl.arange(0, BLOCK_P)
     place = row * parts + p
@@ -198,13 +254,17 @@ def _sample_kernel(
         first = 0
     token = first
     at = row
+    values = tl.zeros([], tl.int64)
     if INDEXED:
         at = tl.load(rows_ptr + row)
+        if EDITED:
+            values = tl.load(values_ptr + at)
     if not GREEDY:
         temperature = tl.load(temperature_ptr + at)
         if (temperature >= 1e-6) & (top > float("-inf")):
             token = _draw(
                 base,
+                values,
                 vocab,
                 top,
                 first,
@@ -223,21 +283,24 @@ def _sample_kernel(
         tl.store(next_ptr + at, token.to(tl.int64))
         tl.store(home_ptr + row, token.to(tl.int32))
         tl.store(home_ptr + home_stride + row, bad)
+    if EDITED:
+        if values != 0:
+            count(tl.load(words_ptr + at), token)
 
 
 @triton.jit
-def _draw(base, vocab, top, first, low, temperature, top_k, top_p, min_p, uniform, BLOCK: tl.constexpr):
+def _draw(base, values, vocab, top, first, low, temperature, top_k, top_p, min_p, uniform, BLOCK: tl.constexpr):
     """The token of a row whose best logit `top` is first at `first`, and whose smallest above -inf is `low`."""
     inverse = 1.0 / temperature
     by_rank = (top_k > 0) & (top_k < vocab)
     by_mass = top_p < 1.0
     most = top_k.to(tl.float32)
-    _number, mass, _equal = _mass_from(base, vocab, float("-inf"), top, inverse, BLOCK)
+    _number, mass, _equal = _mass_from(base, values, vocab, float("-inf"), top, inverse, BLOCK)
     need = top_p * mass
     if by_rank:
-        low = _threshold(base, vocab, low, top, inverse, most, False, BLOCK)
+        low = _threshold(base, values, vocab, low, top, inverse, most, False, BLOCK)
     if by_mass:
-        low = _threshold(base, vocab, low, top, inverse, need, True, BLOCK)
+        low = _threshold(base, values, vocab, low, top, inverse, need, True, BLOCK)
     # of the logits equal to `low`, the first `quota` are kept
     equal = 0.0
     quota = 0.0
@@ -245,7 +308,7 @@ def _draw(base, vocab, top, first, low, temperature, top_k, top_p, min_p, unifor
         limit = low
         if min_p > 0.0:
             low = tl.maximum(low, tl.minimum(top + temperature * tl.log(min_p), top))
-        number, above, equal = _mass_from(base, vocab, low, top, inverse, BLOCK)
+        number, above, equal = _mass_from(base, values, vocab, low, top, inverse, BLOCK)
         weight_low = tl.exp((low - top) * inverse)
         quota = equal
         if low == limit:
@@ -263,7 +326,7 @@ def _draw(base, vocab, top, first, low, temperature, top_k, top_p, min_p, unifor
     last = first
     start = 0
     while (start < vocab) & (found == vocab):
-        i, x = _logits(base, start, vocab, BLOCK)
+        i, x = _logits(base, values, start, vocab, BLOCK)
         kept = x >= low
         if quota < equal:
             same = tl.where(x == low, 1.0, 0.0)
@@ -282,24 +345,32 @@ def _draw(base, vocab, top, first, low, temperature, top_k, top_p, min_p, unifor
     return tl.where(found < vocab, found, last)
 
 
-def _summary(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, int]:
+def _summary(
+    logits: torch.Tensor, rows: torch.Tensor | None, drawn: torch.Tensor | None, edits: Edits | None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, int]:
     """Launch `_summary_kernel`; → its four results [B, parts] and the number of parts."""
-    rows, vocab = logits.shape
-    wanted = min(max(1, SUMMARY_PROGRAMS // rows), MAX_PARTS, triton.cdiv(vocab, SUMMARY_BLOCK))
+    size, vocab = logits.shape
+    wanted = min(max(1, SUMMARY_PROGRAMS // size), MAX_PARTS, triton.cdiv(vocab, SUMMARY_BLOCK))
     part = triton.cdiv(triton.cdiv(vocab, wanted), SUMMARY_BLOCK) * SUMMARY_BLOCK
     parts = triton.cdiv(vocab, part)
-    top, low = torch.empty((2, rows, parts), dtype=torch.float32, device=logits.device)
-    first, bad = torch.empty((2, rows, parts), dtype=torch.int32, device=logits.device)
-    _summary_kernel[(rows, parts)](
+    top, low = torch.empty((2, size, parts), dtype=torch.float32, device=logits.device)
+    first, bad = torch.empty((2, size, parts), dtype=torch.int32, device=logits.device)
+    _summary_kernel[(size, parts)](
         logits,
         top,
         first,
         low,
         bad,
+        first if rows is None else rows,
+        first if drawn is None else drawn,
+        *(edits or [first] * 7),
         logits.stride(0),
         vocab,
         part,
         BLOCK=SUMMARY_BLOCK,
+        EDIT_BLOCK=EDIT_BLOCK,
+        INDEXED=rows is not None,
+        EDITED=edits is not None,
         num_warps=8,
         **chain.options(),
     )
@@ -318,6 +389,7 @@ def sample(
     rows: torch.Tensor | None = None,
     next_token: torch.Tensor | None = None,
     home: torch.Tensor | None = None,
+    edits: Edits | None = None,
 ) -> torch.Tensor:
     """One token a row from logits [B, V] (any float, dense rows) → [B] int64.
 
@@ -329,13 +401,15 @@ def sample(
 
     With `rows` [B] int32 the five parameters are columns of a table, read at these rows; the token is also
     written to next_token[rows] (int64), to home[0, :B], and to home[1, :B] whether the row's logits are unusable
-    (home int32 [2, ≥ B]: none above -inf, or a NaN or +inf among them).
+    (home int32 [2, ≥ B]: none above -inf, or a NaN or +inf among them). A row with drawn < 0 is passed over:
+    nothing of it is read or written. `edits` are further columns: a row that has a buffer there draws from changed
+    logits, and its token is counted in the buffer.
     """
-    count, vocab = logits.shape
-    out = torch.empty(count, dtype=torch.int64, device=logits.device)
-    if count:
-        top, first, low, bad, parts = _summary(logits)
-        _sample_kernel[(count,)](
+    size, vocab = logits.shape
+    out = torch.empty(size, dtype=torch.int64, device=logits.device)
+    if size:
+        top, first, low, bad, parts = _summary(logits, rows, drawn, edits)
+        _sample_kernel[(size,)](
             logits,
             top,
             first,
@@ -351,6 +425,8 @@ def sample(
             out,
             out if next_token is None else next_token,
             out if home is None else home,
+            out if edits is None else edits.values,
+            out if edits is None else edits.words,
             logits.stride(0),
             vocab,
             parts,
@@ -358,6 +434,7 @@ def sample(
             BLOCK=SAMPLE_BLOCK,
             BLOCK_P=MAX_PARTS,
             INDEXED=rows is not None,
+            EDITED=edits is not None,
             GREEDY=False,
             num_warps=SAMPLE_WARPS,
             **chain.options(),
@@ -367,17 +444,17 @@ def sample(
 
 def argmax(logits: torch.Tensor) -> torch.Tensor:
     """First index of the largest logit of each row of [B, V] → [B] int64; NaN never wins."""
-    count, vocab = logits.shape
-    out = torch.empty(count, dtype=torch.int64, device=logits.device)
-    if count:
-        top, first, low, bad, parts = _summary(logits)
-        _sample_kernel[(count,)](
+    size, vocab = logits.shape
+    out = torch.empty(size, dtype=torch.int64, device=logits.device)
+    if size:
+        top, first, low, bad, parts = _summary(logits, None, None, None)
+        _sample_kernel[(size,)](
             logits,
             top,
             first,
             low,
             bad,
-            *[out] * 10,
+            *[out] * 12,
             logits.stride(0),
             vocab,
             parts,
@@ -385,102 +462,9 @@ def argmax(logits: torch.Tensor) -> torch.Tensor:
             BLOCK=SAMPLE_BLOCK,
             BLOCK_P=MAX_PARTS,
             INDEXED=False,
+            EDITED=False,
             GREEDY=True,
             num_warps=1,
             **chain.options(),
         )
     return out
-
-
-@triton.jit
-def _penalties_kernel(
-    logits_ptr,
-    index_ptr,
-    output_ptr,
-    seen_ptr,
-    slots_ptr,
-    frequency_ptr,
-    presence_ptr,
-    repetition_ptr,
-    stride,
-    vocab,
-    BLOCK: tl.constexpr,
-):
-    p = tl.program_id(1)
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    there = i < vocab
-    place = logits_ptr + tl.load(index_ptr + p).to(tl.int64) * stride + i
-    counted = tl.load(slots_ptr + p).to(tl.int64) * vocab + i
-    x = tl.load(place, mask=there, other=0.0).to(tl.float32)
-    output = tl.load(output_ptr + counted, mask=there, other=0.0).to(tl.float32)
-    seen = tl.load(seen_ptr + counted, mask=there, other=0) != 0
-    repetition = tl.load(repetition_ptr + p)
-    x -= tl.load(frequency_ptr + p) * output
-    x -= tl.where(output > 0.0, tl.load(presence_ptr + p), 0.0)
-    x = tl.where(seen, tl.where(x > 0.0, x / repetition, x * repetition), x)
-    tl.store(place, x.to(logits_ptr.dtype.element_ty), mask=there)
-
-
-def apply_penalties(
-    logits: torch.Tensor,
-    index: torch.Tensor,
-    output: torch.Tensor,
-    seen: torch.Tensor,
-    slots: torch.Tensor,
-    frequency: torch.Tensor,
-    presence: torch.Tensor,
-    repetition: torch.Tensor,
-) -> None:
-    """Penalise tokens that occurred, in place on rows `index` [P] of logits [B, V].
-
-    output [slots, V] (times a token was generated) and seen bool [slots, V] (in prompt or output), dense, are
-    read at `slots` [P]; frequency, presence and repetition hold P float32 (0, 0 and 1 are off). First every
-    generated token loses frequency * count + presence; then repetition divides a seen token's logit if that is
-    positive and multiplies it otherwise.
-    """
-    vocab = logits.shape[1]
-    if index.shape[0]:
-        _penalties_kernel[(triton.cdiv(vocab, EDIT_BLOCK), index.shape[0])](
-            logits,
-            index,
-            output,
-            seen.view(torch.uint8),
-            slots,
-            frequency,
-            presence,
-            repetition,
-            logits.stride(0),
-            vocab,
-            BLOCK=EDIT_BLOCK,
-            num_warps=4,
-        )
-
-
-@triton.jit
-def _bitmask_kernel(logits_ptr, index_ptr, mask_ptr, stride, mask_stride, vocab, BLOCK: tl.constexpr):
-    g = tl.program_id(1)
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    there = i < vocab
-    word = tl.load(mask_ptr + g.to(tl.int64) * mask_stride + i // 32, mask=there, other=-1)
-    forbidden = there & (((word >> (i % 32)) & 1) == 0)
-    never = tl.full([BLOCK], float("-inf"), tl.float32).to(logits_ptr.dtype.element_ty)
-    tl.store(logits_ptr + tl.load(index_ptr + g).to(tl.int64) * stride + i, never, mask=forbidden)
-
-
-def apply_bitmask(logits: torch.Tensor, index: torch.Tensor, mask: torch.Tensor) -> None:
-    """Set tokens a grammar forbids to -inf, in place on rows `index` [G] of logits [B, V].
-
-    Token i is allowed if bit i % 32 of mask[g, i // 32] is set; mask int32 [G, ≥ V / 32].
-    """
-    vocab = logits.shape[1]
-    if index.shape[0]:
-        _bitmask_kernel[(triton.cdiv(vocab, EDIT_BLOCK), index.shape[0])](
-            logits,
-            index,
-            mask,
-            logits.stride(0),
-            mask.stride(0),
-            vocab,
-            BLOCK=EDIT_BLOCK,
-            num_warps=4,
-        )

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from radixlang.kernels import chain
-from radixlang.kernels.chain import release, wait
+from radixlang.kernels.chain import prefetch, release, wait
 from radixlang.kernels.tuning import SkinnyTile, upcast_dots
 
 MAX_TOKENS = 128
@@ -43,6 +43,7 @@ def _skinny_kernel(
     GATED: tl.constexpr,
     RESIDUAL: tl.constexpr,
     UPCAST: tl.constexpr,
+    EARLY: tl.constexpr,
     CHAINED: tl.constexpr,
 ):
     block = tl.program_id(0)
@@ -55,6 +56,15 @@ def _skinny_kernel(
     end = tl.minimum(start + span, inner)
     acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
     up = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+    if EARLY and CHAINED:
+        release(CHAINED)
+        line = tl.arange(0, BLOCK_K // 64) * 64
+        for tile in range(start, end, BLOCK_K):
+            wanted = (n < outer)[:, None] & (tile + line < end)[None, :]
+            places = w_ptr + n.to(tl.int64)[:, None] * inner + (tile + line)[None, :]
+            prefetch(places, wanted)
+            if GATED:
+                prefetch(places + outer.to(tl.int64) * inner, wanted)
     wait(CHAINED)
     for tile in range(start, end, BLOCK_K):
         k = tile + tl.arange(0, BLOCK_K)
@@ -81,8 +91,9 @@ def _skinny_kernel(
             if UPCAST:
                 w_up = w_up.to(tl.float32)
             up = tl.dot(w_up, x, up)
-    # not before: the next kernel's programs would take bandwidth and shared memory from this one's
-    release(CHAINED)
+    if not EARLY:
+        # not before: the next kernel's programs would take bandwidth and shared memory from this one's
+        release(CHAINED)
 
     if SPLITS > 1:
         size: tl.constexpr = BLOCK_N * BLOCK_M
@@ -173,6 +184,7 @@ def skinny_linear(
         GATED=_ACTIVATIONS[activation],
         RESIDUAL=residual is not None,
         UPCAST=upcast_dots(x.dtype),
+        EARLY=tile.early,
         num_warps=tile.warps,
         num_stages=tile.stages,
         **chain.options(),

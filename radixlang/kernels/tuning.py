@@ -19,10 +19,14 @@ import torch
 
 SAFE_SHARED_BYTES = 64 * 1024
 MAX_SPLITS = 64
+#: what a table's entry for decoding may switch on or off with 1 or 0 (see `DecodeTile`)
+DECODE_FLAGS = ("projected", "prefetch", "evict_first")
 #: programs wanted per multiprocessor before a row's keys are no longer split
 PROGRAMS_PER_UNIT = 4
 #: most query-head rows of one decode tile; longer queries go to the extend kernel
 MAX_DECODE_ROWS = 64
+#: limits of the kernel that holds rows of the weight in registers
+MAX_MATVEC_TOKENS, MAX_MATVEC_INNER = 8, 16384
 
 
 @dataclass(frozen=True)
@@ -36,33 +40,56 @@ class Chip:
 
 @dataclass(frozen=True)
 class DecodeTile:
-    """`splits` programs share a row's keys, each reading tiles of `block` keys."""
+    """`splits` programs share a row's keys, each reading tiles of `block` keys.
+
+    `projected`: attention prepares queries and newest keys itself. `prefetch`: the first tile is asked for while
+    the kernel before still runs. `evict_first`: keys and values leave the cache before anything else.
+    """
 
     splits: int
     block: int
     warps: int
     stages: int
+    projected: bool = True
+    prefetch: bool = False
+    evict_first: bool = False
 
 
 @dataclass(frozen=True)
 class ExtendTile:
-    """`block_m` (query, head) rows against tiles of `block_n` keys."""
+    """`block_m` (query, head) rows against tiles of `block_n` keys.
+
+    `tma`: whole tiles are loaded by descriptor, for which a tile must lie in one page.
+    """
 
     block_m: int
     block_n: int
     warps: int
     stages: int
+    tma: bool = False
 
 
 @dataclass(frozen=True)
 class SkinnyTile:
-    """`splits` programs share the inner dimension of `block_n` outputs, in steps of `block_k`."""
+    """`splits` programs share the inner dimension of `block_n` outputs, in steps of `block_k`.
+
+    `early`: the next kernel is let in at the start, and each asks for its weights while the one before still runs.
+    """
 
     block_n: int
     block_k: int
     splits: int
     warps: int
     stages: int
+    early: bool = False
+
+
+@dataclass(frozen=True)
+class MatvecTile:
+    """A program holds `block_n` rows of the weight (of each half, if gated) in its registers."""
+
+    block_n: int
+    warps: int
 
 
 def interpreted() -> bool:
@@ -137,21 +164,26 @@ def decode_tile(
     tiles = max(1, -(-max_length // block))
     splits = min(1 << (wanted.bit_length() - 1), next_power_of_2(tiles), MAX_SPLITS)
     warps = max(entry["warps"], 4) if queries > 16 else entry["warps"]
-    return DecodeTile(splits, block, warps, stages)
+    flags = {name: bool(entry[name]) for name in DECODE_FLAGS if name in entry}
+    return DecodeTile(splits, block, warps, stages, **flags)
 
 
-def extend_tile(chip: Chip, *, head_dim: int, element_size: int) -> ExtendTile:
+def extend_tile(chip: Chip, *, head_dim: int, element_size: int, page_size: int) -> ExtendTile:
     """Settings of attention with many queries a row."""
-    entry = _entry(chip, "extend", {"block_m": 64, "block_n": 64, "warps": 4, "stages": 2})
+    default = {"block_m": 64, "block_n": 64, "warps": 4, "stages": 2}
+    entry = _entry(chip, "extend", default, page=page_size, head_dim=head_dim)
     block_m, wanted_n = entry["block_m"], entry["block_n"]
     if element_size == 4:
         # exact float32 products run without tensor cores: large tiles only cost registers and compile time
         block_m, wanted_n = min(block_m, 32), min(wanted_n, 32)
-    while block_m > 16 and block_m * next_power_of_2(head_dim) * element_size > chip.shared_bytes // 4:
+    width = next_power_of_2(head_dim)
+    while block_m > 16 and block_m * width * element_size > chip.shared_bytes // 4:
         block_m //= 2
-    query_bytes = block_m * next_power_of_2(head_dim) * element_size
+    query_bytes = block_m * width * element_size
     block_n, stages = _fit(wanted_n, entry["stages"], head_dim, element_size, chip.shared_bytes - query_bytes)
-    return ExtendTile(block_m, block_n, entry["warps"], stages)
+    # A descriptor reads boxes of powers of two; elements of half precision are all that was measured.
+    tma = bool(entry.get("tma")) and element_size == 2 and width == head_dim and page_size % block_n == 0
+    return ExtendTile(block_m, block_n, entry["warps"], stages, tma)
 
 
 def skinny_tile(chip: Chip, *, tokens: int, outer: int, inner: int, gated: bool) -> SkinnyTile | None:
@@ -171,4 +203,12 @@ def skinny_tile(chip: Chip, *, tokens: int, outer: int, inner: int, gated: bool)
     splits = 1
     while 2 * splits * blocks <= entry["programs"] and steps % (2 * splits) == 0 and splits < 16:
         splits *= 2
-    return SkinnyTile(block_n, block_k, splits, entry["warps"], entry["stages"])
+    return SkinnyTile(block_n, block_k, splits, entry["warps"], entry["stages"], bool(entry.get("early", 0)))
+
+
+def matvec_tile(chip: Chip, *, tokens: int, outer: int, inner: int, gated: bool) -> MatvecTile | None:
+    """Settings of a product of one token or a few, sizes as for `skinny_tile`; None where that is as fast."""
+    if tokens > MAX_MATVEC_TOKENS or inner > MAX_MATVEC_INNER:
+        return None
+    entry = _entry(chip, "matvec", {}, tokens=tokens, outer=outer, inner=inner, gated=int(gated))
+    return MatvecTile(entry["block_n"], entry["warps"]) if entry.get("block_n") else None

@@ -74,3 +74,15 @@ class CpuOps(Steps):
         self, body: LayersBody, stream: torch.Tensor, rotations: list[Any], batch: ForwardBatch
     ) -> torch.Tensor:
         return self._replays.run(body, stream, rotations, batch)
+
+
+class ExactCpuOps(CpuOps):
+    """The operations of `--enable-deterministic-inference`: those of `CpuOps`, which treat a row by itself.
+
+    What `attention.exact` runs depends on the rows' lengths, so that a decode step cannot be rerun either.
+    """
+
+    def run_layers(
+        self, body: LayersBody, stream: torch.Tensor, rotations: list[Any], batch: ForwardBatch
+    ) -> torch.Tensor:
+        return self._replays.once(body, stream, rotations, batch)

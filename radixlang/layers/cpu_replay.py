@@ -95,7 +95,7 @@ class Replays:
     ) -> torch.Tensor:
         """`body(stream, rotations, batch)`; the result of a decode step lasts until the next one."""
         if batch.max_query != 1:
-            return self._once(body, stream, rotations, batch)
+            return self.once(body, stream, rotations, batch)
         if not available():
             return body(stream, rotations, batch)
         caches = current().kv
@@ -114,9 +114,10 @@ class Replays:
         self._made.move_to_end(key)
         return made.run(stream, rotations, batch)
 
-    def _once(
+    def once(
         self, body: LayersBody, stream: torch.Tensor, rotations: list[Any], batch: ForwardBatch
     ) -> torch.Tensor:
+        """`body(stream, rotations, batch)`, noted anew."""
         # What a layer calls may depend on whether there is one row of something or several.
         wanted = -1 if batch.wanted is None else min(len(batch.wanted), 2)
         key = (min(len(stream), 2), wanted, bool((batch.query_starts.diff() == 1).any()))

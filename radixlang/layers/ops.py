@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from radixlang.registry import Registry
 
 if TYPE_CHECKING:
-    from radixlang.forward import ForwardBatch
+    from radixlang.forward import ForwardBatch, ForwardContext
     from radixlang.layers.attention import Attention
     from radixlang.quant import Linear
 
@@ -60,6 +60,18 @@ class Ops(Protocol):
         Query and key heads are normed if the layer has norms, then rotated (not at all when `rotation` is
         None); k and v go to the caches [pages, page_size, kv_heads, head_dim] at `slots` [T].
         """
+        ...
+
+    def attend(
+        self,
+        qkv: torch.Tensor,
+        layer: Attention,
+        rotation: Any,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        context: ForwardContext,
+    ) -> torch.Tensor:
+        """`rotate_and_store`, then the backend's attention → [T, heads, head_dim]; or what gives the same."""
         ...
 
     def gated(self, gate_up: torch.Tensor, activation: str) -> torch.Tensor:
@@ -122,6 +134,19 @@ class Steps:
         self, body: LayersBody, stream: torch.Tensor, rotations: list[Any], batch: ForwardBatch
     ) -> torch.Tensor:
         return body(stream, rotations, batch)
+
+    def attend(
+        self: Any,
+        qkv: torch.Tensor,
+        layer: Attention,
+        rotation: Any,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        context: ForwardContext,
+    ) -> torch.Tensor:
+        batch = context.batch
+        q = self.rotate_and_store(qkv, layer, rotation, k_cache, v_cache, batch.slots)
+        return context.attention.forward(layer, q, k_cache, v_cache, batch, context.plan)
 
     def linear(self, x: torch.Tensor, linear: Linear) -> torch.Tensor:
         return linear(x)
@@ -229,5 +254,7 @@ OPS: Registry[type[Ops]] = Registry(
         "torch": "radixlang.layers.ops:TorchOps",
         "cpu": "radixlang.layers.cpu_ops:CpuOps",
         "triton": "radixlang.layers.triton_ops:TritonOps",
+        "cpu_exact": "radixlang.layers.cpu_ops:ExactCpuOps",
+        "triton_exact": "radixlang.layers.exact_ops:ExactOps",
     },
 )

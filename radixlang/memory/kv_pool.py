@@ -31,14 +31,15 @@ class KvPool:
         self.num_pages = num_pages
         self.page_size = page_size
         count = 0 if spec.encoder else spec.num_layers
-        # Not zeroed as a whole: the operating system then gives memory only to the pages that are used. Readers
-        # must therefore never let a slot past a row's length into a sum.
+        # Not zeroed as a whole on a CPU: the operating system then gives memory only to the pages that are used.
+        # Readers there must never let a slot past a row's length into a sum. On an accelerator a library's kernels
+        # may, with weight zero, so that such slots must be finite numbers.
         self.layers = [
             (torch.empty(shape, dtype=dtype, device=device), torch.empty(shape, dtype=dtype, device=device))
             for _ in range(count)
         ]
         # On a CPU the first pages are written once now: a request would wait while the system finds the memory.
-        ready = 1
+        ready = num_pages
         if device.type == "cpu" and count:
             ready = max(1, min(num_pages, READY_BYTES // (2 * count * self.layers[0][0][0].nbytes)))
         for k, v in self.layers:

@@ -39,10 +39,12 @@ def kv_pages(
     context_length: int,
     fraction: float | None,
     max_total_tokens: int | None,
+    graph_bytes: int = 0,
 ) -> int:
     """Number of pages of the pool, the sink included.
 
-    Never more than `max_running` rows of `context_length` tokens can use, nor than `max_total_tokens`.
+    Never more than `max_running` rows of `context_length` tokens can use, nor than `max_total_tokens`. Where the
+    share is not given, `graph_bytes` are kept free beside it.
 
     Raises:
         ConfigError: the memory left is too small to serve anything; says how much there is and which flag
@@ -66,8 +68,8 @@ def kv_pages(
         wish = usual if fraction is None else memory.total * fraction - memory.weights
         budget = min(int(wish), memory.free)
     else:
-        share = ACCELERATOR_FRACTION if fraction is None else fraction
-        budget = int(memory.total * share) - max(memory.total - memory.free, memory.weights)
+        static = memory.total * ACCELERATOR_FRACTION - graph_bytes if fraction is None else memory.total * fraction
+        budget = int(static) - max(memory.total - memory.free, memory.weights)
     fit = budget // page_bytes - 1
     if fit < least:
         raise ConfigError(

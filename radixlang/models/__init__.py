@@ -152,11 +152,14 @@ def load_model(
     dtype: torch.dtype,
     progress: Callable[[int, int], None] = lambda done, total: None,
     parallel: TensorParallel | None = None,
+    exact: bool = False,
 ) -> Model:
     """Load the weights of `model` on `device`, computing in `dtype`.
 
     With the other ranks of `parallel` (None: alone) only this rank's part is read; the model's `spec` is then the
     part's (see `models.shards`).
+
+    `exact`: a token's numbers do not depend on what else is in the step.
 
     `progress(done, total)` is called with numbers of weights as they are read. On the CPU with
     `model.dtype` "auto" the weights stay as they are stored and the arithmetic is float32.
@@ -167,4 +170,4 @@ def load_model(
     from radixlang.models.loader import load
     from radixlang.parallel import Solo
 
-    return load(spec, model, device, dtype, progress, parallel or Solo())
+    return load(spec, model, device, dtype, progress, parallel or Solo(), exact)

@@ -6,7 +6,7 @@ how weights are stored (the quantisation method does) nor which kernels run (`Op
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -115,14 +115,12 @@ class Decoder:
 
     def _run_layers(self, stream: torch.Tensor, rotations: list[Any], batch: ForwardBatch) -> torch.Tensor:
         """The residual stream [T, hidden] → [T or S, hidden] after the final norm."""
-        context, ops, eps = current(), self.ops, self.spec.norm_eps
-        backend, plan = context.attention, context.plan
+        # a recording of the layers brings a batch of its own
+        context, ops, eps = replace(current(), batch=batch), self.ops, self.spec.norm_eps
         x: torch.Tensor | None = None
         for layer, rope, (k_cache, v_cache) in zip(self.layers, self.rope_of, context.kv, strict=True):
             qkv, stream = ops.norm_linear(x, stream, layer.before_attention, eps, layer.qkv)
-            q = ops.rotate_and_store(qkv, layer.attention, rotations[rope], k_cache, v_cache, batch.slots)
-            out = backend.forward(layer.attention, q, k_cache, v_cache, batch, plan)
-            out = out.flatten(1)
+            out = ops.attend(qkv, layer.attention, rotations[rope], k_cache, v_cache, context).flatten(1)
             if batch.wanted is not None and layer is self.layers[-1]:
                 out, stream = ops.take(out, batch.wanted), ops.take(stream, batch.wanted)
             x, stream = self._add(out, stream, layer.output, layer.after_attention)

@@ -150,6 +150,7 @@ def load(
     dtype: torch.dtype,
     progress: Progress,
     parallel: TensorParallel,
+    exact: bool,
 ) -> Model:
     """See `radixlang.models.load_model`."""
     shards = Shards(spec, parallel.rank, parallel.size)
@@ -169,8 +170,8 @@ def load(
     verify(source, layout, spec)
     if source.skipped:
         log.info("%s: %d tensors of other parts are left out.", source.what, source.skipped)
-    method = METHODS.get(choose_method(model, device, dtype))(device, dtype)
-    ops = OPS.get(choose_ops(device, dtype))()
+    method = METHODS.get(choose_method(model, device, dtype, exact))(device, dtype)
+    ops = OPS.get(choose_ops(device, dtype, exact))()
     of_all = (source, layout, method, device, dtype, progress)
     weights = (
         Weights(*of_all)
@@ -182,16 +183,21 @@ def load(
     return result
 
 
-def choose_method(model: ModelConfig, device: str, dtype: torch.dtype) -> str:
-    """On CPUs float32 keeps the stored form, `--dtype auto` also rounds activations to 16 bits; else dense."""
+def choose_method(model: ModelConfig, device: str, dtype: torch.dtype, exact: bool) -> str:
+    """On CPUs float32 keeps the stored form, `--dtype auto` also rounds activations to 16 bits; else dense. What
+    CPUs do is exact anyway."""
+    if exact and torch.device(device).type != "cpu":
+        return "exact"
     if torch.device(device).type != "cpu" or dtype != torch.float32 or not cpu_kernels():
         return "unquantized"
     return "cpu_packed" if model.dtype == "auto" else "cpu_packed_float"
 
 
-def choose_ops(device: str, dtype: torch.dtype) -> str:
+def choose_ops(device: str, dtype: torch.dtype, exact: bool) -> str:
     """The fastest set of layer operations for a device: Triton on GPUs, compiled float32 kernels on CPUs."""
     kind = torch.device(device).type
+    if exact:
+        return "cpu_exact" if kind == "cpu" else "triton_exact"
     if kind in ("cuda", "xpu") and find_spec("triton") is not None:
         return "triton"
     if kind == "cpu" and dtype == torch.float32 and cpu_kernels():

@@ -96,5 +96,6 @@ METHODS: Registry[type[QuantMethod]] = Registry(
         "unquantized": "radixlang.quant.unquantized:Unquantized",
         "cpu_packed": "radixlang.quant.cpu_packed:CpuPacked",
         "cpu_packed_float": "radixlang.quant.cpu_packed:CpuPackedFloat",
+        "exact": "radixlang.quant.exact:Exact",
     },
 )

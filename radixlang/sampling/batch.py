@@ -2,7 +2,10 @@
 
 Rows are set up by plans and advance with each token. A step's sampling rows form a `Group`: tensors gathered
 once and kept until the set of rows, or one of them, changes. Order of changes: frequency, presence and
-minimum-length penalties, repetition penalty, grammar mask, logit bias. Must not know requests or text.
+minimum-length penalties, repetition penalty, grammar mask, logit bias. Where draws are made by kernels, on GPUs,
+there are no groups: the kernels change the logits by what lies in columns and buffers on the device.
+
+Must not know requests or text.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import torch
 from radixlang.plan import Ints, RowSetup
 from radixlang.platforms import Platform
 from radixlang.sampling.columns import RowColumns
+from radixlang.sampling.edits import EditBuffers
 from radixlang.sampling.noise import uniforms
 from radixlang.sampling.penalties import TokenCounts
 from radixlang.sampling_params import SEED_MASK, RowSampling
@@ -74,19 +78,24 @@ class Group:
         return len(self.rows)
 
 
+def kernels_draw(platform: Platform) -> bool:
+    """Draws are made by Triton kernels here."""
+    return platform.device.type in ("cuda", "xpu") and find_spec("triton") is not None
+
+
 class SamplingBatch:
     """State of all table rows. `vocab` is the width of the logits.
 
-    `columns` holds the parameters where draws are made by the Triton kernel: on GPUs.
+    `columns` and `edits` hold it where draws are made by kernels; `by_kernels` says so in place of the platform.
     """
 
-    def __init__(self, rows: int, vocab: int, platform: Platform) -> None:
+    def __init__(self, rows: int, vocab: int, platform: Platform, by_kernels: bool | None = None) -> None:
         self.vocab = vocab
         self.columns: RowColumns | None = None
-        if platform.device.type in ("cuda", "xpu") and find_spec("triton") is not None:
+        if kernels_draw(platform) if by_kernels is None else by_kernels:
             self.columns = RowColumns(rows, platform)
+        self.edits = EditBuffers(vocab, platform)
         self._platform = platform
-        self._plain = np.ones(rows, np.bool_)
         self._fresh: dict[int, None] = {}
         self._sampling = [RowSampling()] * rows
         self._generated = np.zeros(rows, np.int64)
@@ -99,25 +108,20 @@ class SamplingBatch:
         self._sampling[row] = setup.sampling
         self._generated[row] = setup.generated
         self._group = None
-        sampling = setup.sampling
-        held = sampling.min_new_tokens > 0 and len(sampling.end_ids) > 0
-        self._plain[row] = not (sampling.penalised or sampling.logit_bias or held)
         if self.columns is not None:
             self._fresh[row] = None
-        if setup.sampling.penalised:
+            self.edits.setup(row, setup.sampling, setup.prompt, setup.output)
+        elif setup.sampling.penalised:
             self._counts.start(row, setup.prompt, setup.output)
         else:
             self._counts.release(row)
-
-    def plain(self, rows: Ints) -> bool:
-        """No row's logits are changed before its draw (by other things than a mask)."""
-        return bool(self._plain[rows].all())
 
     def settle(self) -> None:
         """Write the columns of rows that were set up since the last call."""
         if self._fresh and self.columns is not None:
             rows = list(self._fresh)
-            self.columns.write(rows, [self._sampling[row] for row in rows])
+            addresses = [self.edits.addresses(row) for row in rows]
+            self.columns.write(rows, [self._sampling[row] for row in rows], addresses)
             self._fresh.clear()
 
     def upload(self, array: np.ndarray) -> torch.Tensor:
@@ -128,8 +132,8 @@ class SamplingBatch:
         """Tokens each row has drawn."""
         return self._generated[rows]
 
-    def advance_plain(self, rows: Ints) -> None:
-        """Count a drawn token for rows without penalties."""
+    def advance_rows(self, rows: Ints) -> None:
+        """A kernel draws one token more for each of the rows, and counts it for their penalties."""
         self._generated[rows] += 1
 
     def group(self, rows: Ints) -> Group:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import numpy as np
 import torch
@@ -40,7 +41,7 @@ def position_logprobs(logits: torch.Tensor, chosen: torch.Tensor, segments: list
     Asked ids at or past the vocabulary get minus infinity; `top` is cut at the vocabulary.
     """
     vocab = logits.shape[1]
-    total = logits.logsumexp(-1, keepdim=True)
+    total = _totals(logits)
     values = (logits.gather(1, chosen[:, None]) - total)[:, 0]
     most = min(max((segment.top for segment in segments), default=0), vocab)
     best, best_ids = logits.topk(most, -1)
@@ -56,6 +57,18 @@ def position_logprobs(logits: torch.Tensor, chosen: torch.Tensor, segments: list
         out.append(
             LogprobTensors(values[part], best_ids[part, : segment.top].int(), best[part, : segment.top], asked)
         )
+    return out
+
+
+def _totals(logits: torch.Tensor) -> torch.Tensor:
+    """log Σ exp of each row [n, vocab] → [n, 1]; the same bits for a row whatever rows come with it."""
+    if logits.device.type in ("cuda", "xpu") and find_spec("triton") is not None:
+        from radixlang.kernels.log_sum_exp import log_sum_exp
+
+        return log_sum_exp(logits)
+    out = logits.new_empty((len(logits), 1))
+    for row, place in zip(logits, out, strict=True):
+        torch.logsumexp(row, -1, keepdim=True, out=place)
     return out
 
 

@@ -77,37 +77,27 @@ def _sample_by_kernel(
     next_token: torch.Tensor | None,
     scaled: bool,
 ) -> Drawn:
-    from radixlang.kernels.sampling import sample as draw
+    from radixlang.kernels.bitmask import apply_bitmask
 
     state.settle()
     columns, count = state.columns, len(rows)
     assert columns is not None
-    plain = state.plain(rows)
-    if not plain or bits is not None:
-        state.adjust(logits, state.group(rows), bits, masked)
-    numbers = state.upload(np.stack([rows, state.drawn_before(rows)]).astype(np.int32))
+    numbers = state.upload(np.concatenate([rows, state.drawn_before(rows), masked]).astype(np.int32))
+    device_rows, drawn, index = numbers.split([count, count, len(masked)])
+    if bits is not None:
+        apply_bitmask(logits, index, bits)
     home = torch.empty((2, count), dtype=torch.int32, device=logits.device)
     if next_token is None:
         next_token = torch.empty(len(columns.seeds), dtype=torch.int64, device=logits.device)
-    tokens = draw(
-        logits,
-        columns.temperature,
-        columns.top_k,
-        columns.top_p,
-        columns.min_p,
-        columns.seeds,
-        numbers[1],
-        rows=numbers[0],
-        next_token=next_token,
-        home=home,
-    )
+    tokens = columns.draw(logits, device_rows, drawn, next_token, home)
+    state.advance_rows(rows)
     if scaled:
-        temperature = columns.temperature[numbers[0].long()][:, None]
+        for s, row in enumerate(rows.tolist()):
+            changed = state.edits.changed(row)
+            if changed is not None:
+                logits[s] = changed
+        temperature = columns.temperature[device_rows.long()][:, None]
         logits.div_(torch.where(temperature > 0, temperature, 1.0))
-    if plain:
-        state.advance_plain(rows)
-    else:
-        state.advance(state.group(rows), tokens)
     return Drawn(tokens, home[1] != 0, logits, home)
 
 

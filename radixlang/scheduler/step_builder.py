@@ -62,9 +62,7 @@ class StepBuilder:
             output = request.output().copy()
         self._setups.append(RowSetup(request.row, sampling, prompt, output, request.generated))
 
-    def decodes(
-        self, requests: list[Request], rows: Ints, starts: Ints, wishes: npt.NDArray[np.integer]
-    ) -> None:
+    def decodes(self, requests: list[Request], rows: Ints, starts: Ints, wishes: npt.NDArray[np.integer]) -> None:
         """Rows that take their one token from the device's table and draw the next; those at `wishes` want
         log-probabilities."""
         first = self.size

@@ -347,6 +347,7 @@ class Hub:
         """One step's news of many requests, column by column."""
         now = self.heard
         ids, offset = message.ids, 0
+        gaps: dict[float, int] = {}  # most rows waited equally long: a step
         rows = zip(
             message.rids, message.texts, message.counts, message.finishes, message.metas, message.ends, strict=True
         )
@@ -365,22 +366,24 @@ class Hub:
                 if (output := message.output_logprobs.get(i)) is not None:
                     sequence.logprobs.add(output, asked, count)
             if count:
-                self._timed(sequence, count, now)
+                if not sequence.first_at:
+                    self._first(sequence, now)
+                elif not sequence.request.probe:
+                    gap = (now - sequence.last_at) / count
+                    gaps[gap] = gaps.get(gap, 0) + count
+                sequence.last_at = now
             if finish is not None:
                 self._finish(sequence, finish, now)
                 if end:
                     self._give_up(sequence)
             sequence.stream.advanced(sequence)
+        for gap, count in gaps.items():
+            self.metrics.next_tokens(gap, count)
 
-    def _timed(self, sequence: Sequence, count: int, now: float) -> None:
-        if sequence.first_at:
-            if not sequence.request.probe:
-                self.metrics.next_tokens(now - sequence.last_at, count)
-        else:
-            sequence.first_at = now
-            if not sequence.request.probe:
-                self.metrics.first_token(sequence)
-        sequence.last_at = now
+    def _first(self, sequence: Sequence, now: float) -> None:
+        sequence.first_at = now
+        if not sequence.request.probe:
+            self.metrics.first_token(sequence)
 
     def _finish(self, sequence: Sequence, finish: dict[str, Any], now: float) -> None:
         sequence.finish_reason = finish

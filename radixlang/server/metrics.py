@@ -146,8 +146,8 @@ class Metrics:
         self._observe("time_to_first_token_seconds", sequence.first_at - sequence.received, _streaming(sequence))
 
     def next_tokens(self, gap: float, count: int) -> None:
-        """`count` further tokens arrived `gap` seconds after those before."""
-        self._observe("inter_token_latency_seconds", gap / count, (), count)
+        """`count` further tokens arrived, each `gap` seconds after the one before it."""
+        self._observe("inter_token_latency_seconds", gap, (), count)
 
     def finished(self, sequence: Sequence) -> None:
         """A request ended with an answer."""

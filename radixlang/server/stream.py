@@ -138,11 +138,16 @@ class Output:
 
     index: int
     text: str
-    ids: list[int]
+    data: bytes
+    """the token ids as int32 bytes"""
     finish_reason: dict[str, Any] | None
     meta: RequestMeta | None
     logprobs: TokenLogprobs | None
     sequence: Sequence
+
+    @property
+    def ids(self) -> list[int]:
+        return unpack_ids(self.data).tolist()
 
 
 class Sequence:
@@ -266,7 +271,7 @@ class Sequence:
         return Output(
             self.index,
             texts[0] if len(texts) == 1 else "".join(texts),
-            unpack_ids(bytes(data)).tolist(),
+            bytes(data),
             self.finish_reason,
             self.meta,
             logprobs,

@@ -12,12 +12,16 @@ if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("run by tests/kernels/test_triton_interpreted.py", allow_module_level=True)
 pytest.importorskip("triton", reason="Triton is not installed, so its kernels cannot run here")
 
+from dataclasses import replace  # noqa: E402
 from types import SimpleNamespace  # noqa: E402
 
 from radixlang.attention import BACKENDS  # noqa: E402
 from radixlang.attention.triton import TritonAttention  # noqa: E402
-from radixlang.forward import ForwardBatch  # noqa: E402
+from radixlang.forward import ForwardBatch, ForwardContext  # noqa: E402
 from radixlang.kernels import reference, tuning  # noqa: E402
+from radixlang.layers.attention import Attention  # noqa: E402
+from radixlang.layers.ops import TorchOps  # noqa: E402
+from radixlang.layers.triton_ops import TritonOps  # noqa: E402
 from radixlang.models.spec import LayerSpec, ModelSpec  # noqa: E402
 
 PAGE = 8
@@ -89,6 +93,46 @@ def test_a_step_equals_the_twin(counts: list[int], lengths: list[int], few: bool
         torch.testing.assert_close(out, expected, atol=3e-6, rtol=3e-6)
 
 
+@pytest.mark.parametrize("separate", [True, False])
+@pytest.mark.parametrize("normed", [True, False])
+@pytest.mark.parametrize("turned", [64, 32, 0])
+def test_a_decode_step_from_the_projection(turned: int, normed: bool, separate: bool) -> None:
+    """In one kernel only where no row reads what another writes; the same either way."""
+    backend, ops = TritonAttention(spec(), PAGE, DEVICE), TritonOps()
+    batch = replace(batch_of([1, 1, 1], [40, 3, 17]), separate=separate)
+    newest = batch.lengths.long() - 1
+    pages = batch.page_table[batch.rows.long(), newest // PAGE].long()
+    batch = replace(batch, positions=newest, slots=pages * PAGE + newest % PAGE)
+    plan = backend.plan(batch)
+    assert (plan.fused is not None) is separate
+    generator = torch.Generator().manual_seed(0)
+    norms = [torch.rand(64, generator=generator).to(DEVICE) for _ in range(2)] if normed else [None, None]
+    layer = Attention(6, 2, 64, scale=0.125, window=11, softcap=4.0, q_norm=norms[0], k_norm=norms[1], eps=1e-6)
+    qkv = torch.randn((3, 10 * 64), generator=generator).to(DEVICE)
+    cache = torch.randn((2, 32, PAGE, 2, 64), generator=generator).to(DEVICE)
+    inverse = torch.rand(turned // 2, generator=generator).to(DEVICE)
+    rotation = ops.rotation(batch.positions, inverse, 1.0) if turned else None
+    plain = TorchOps()
+    plain_rotation = plain.rotation(batch.positions, inverse, 1.0) if turned else None
+    twin = cache.clone()
+    q = plain.rotate_and_store(qkv, layer, plain_rotation, twin[0], twin[1], batch.slots)
+    expected = reference.paged_attention(
+        q, twin[0], twin[1], batch.page_table, batch.rows, batch.query_starts, batch.lengths,
+        scale=0.125, window=11, softcap=4.0,
+    )  # fmt: skip
+    out = ops.attend(qkv, layer, rotation, cache[0], cache[1], ForwardContext(batch, backend, plan, []))
+    torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(cache, twin, atol=1e-5, rtol=1e-5)
+
+
+def test_the_table_can_switch_the_one_kernel_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = {"block": 64, "warps": 4, "stages": 2, "projected": 0, "prefetch": 1}
+    monkeypatch.setattr(tuning, "chip", lambda device: tuning.Chip(20, 65536, {"decode": [entry]}))
+    plan = TritonAttention(spec(), PAGE, DEVICE).plan(replace(batch_of([1], [40]), separate=True))
+    assert plan.fused is None
+    assert plan.decode[2].prefetch
+
+
 def test_registered() -> None:
     assert BACKENDS.get("triton") is TritonAttention
 
@@ -129,7 +173,22 @@ def test_tiles_fit_into_shared_memory(head_dim: int, element_size: int) -> None:
             chip, batch=4, queries=4, max_length=5000, kv_heads=2, head_dim=head_dim, element_size=element_size
         )
         assert decode.stages * decode.block * 2 * width <= chip.shared_bytes
-        extend = tuning.extend_tile(chip, head_dim=head_dim, element_size=element_size)
-        used = (extend.stages * extend.block_n * 2 + extend.block_m) * width
-        assert used <= chip.shared_bytes
-        assert min(decode.block, extend.block_n, extend.block_m) >= 16
+        for page in (1, 16, 128):
+            extend = tuning.extend_tile(chip, head_dim=head_dim, element_size=element_size, page_size=page)
+            used = (extend.stages * extend.block_n * 2 + extend.block_m) * width
+            assert used <= chip.shared_bytes
+            assert min(decode.block, extend.block_n, extend.block_m) >= 16
+
+
+def test_descriptors_are_used_where_a_tile_lies_in_one_page() -> None:
+    def tma(chip: tuning.Chip, head_dim: int, page: int, element_size: int = 2) -> bool:
+        tile = tuning.extend_tile(chip, head_dim=head_dim, element_size=element_size, page_size=page)
+        assert not tile.tma or page % tile.block_n == 0
+        return tile.tma
+
+    assert tma(h200(), 128, 128)
+    assert tma(h200(), 64, 128)
+    assert not tma(h200(), 80, 128)
+    assert not tma(h200(), 128, 16)
+    assert not tma(h200(), 128, 128, element_size=4)
+    assert not tma(tuning.Chip(units=20, shared_bytes=tuning.SAFE_SHARED_BYTES, table={}), 128, 128)

@@ -78,17 +78,33 @@ def test_accelerators_are_preferred(torch: dict[str, Any]) -> None:
     torch["devices"] = [{"device": "cuda:0", "name": "X", "memory": 2**30, "capability": "9.0"}]
     assert "triton is missing" in str(doctor.would_use(torch))
     torch["triton"] = "3.7"
+    torch["fa3_error"] = "No module named 'flash_attn_3'"
+    assert "backend triton (fa3 is missing: No module named" in str(doctor.would_use(torch))
+    torch["fa3"] = True
+    assert "attention backend fa3 " in str(doctor.would_use(torch))
+    torch["devices"][0]["capability"] = "8.0"
     assert doctor.would_use(torch) == "cuda:0, attention backend triton"
     assert doctor.would_use({"torch_error": "x"}) is None
     assert "numba is missing" in str(doctor.would_use({"devices": []}))
+
+
+def test_hopper_kernels_are_named_only_where_they_run(
+    torch: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "declared_requirements", lambda: ["tokenspeed-fa3==999; extra == 'hopper'"])
+    device = {"device": "cuda:0", "name": "X", "memory": 2**30}
+    for capability, wanted in (("9.0", True), ("8.9", False)):
+        torch["devices"] = [device | {"capability": capability}]
+        notes = doctor.examine()["notes"]
+        assert any("pip install 'radixlang[hopper]'" in note for note in notes) is wanted
 
 
 def test_the_backends_it_names_exist() -> None:
     from radixlang.attention import BACKENDS
 
     found = [
-        {"devices": devices, "triton": x, "numba": x}
-        for devices in ([], [{"device": "cuda:0"}])
+        {"devices": devices, "triton": x, "numba": x, "fa3": bool(x)}
+        for devices in ([], [{"device": "cuda:0"}], [{"device": "cuda:0", "capability": "9.0"}])
         for x in (None, "1")
     ]
     for torch in found:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
 pytest.importorskip("triton", reason="Triton is not installed, so its kernels cannot run here")
 
 from radixlang.kernels import reference  # noqa: E402
-from radixlang.kernels.decode_attention import decode_attention  # noqa: E402
+from radixlang.kernels.decode_attention import decode_attention, decode_projected  # noqa: E402
 from radixlang.kernels.extend_attention import extend_attention  # noqa: E402
 from radixlang.kernels.tuning import DecodeTile, ExtendTile  # noqa: E402
 
@@ -69,6 +71,7 @@ def check(
     splits: int | None = None,
     block: int = 16,
     block_m: int = 16,
+    tma: bool = False,
     scale: float = 0.3,
     window: int = 0,
     softcap: float = 0.0,
@@ -86,7 +89,7 @@ def check(
             tile=DecodeTile(splits=splits, block=block, warps=4, stages=2),
         )
     else:
-        tile = ExtendTile(block_m=block_m, block_n=block, warps=4, stages=2)
+        tile = ExtendTile(block_m=block_m, block_n=block, warps=4, stages=2, tma=tma)
         out = extend_attention(**inputs, **options, tile=tile)
     assert not out.isnan().any()
     tolerance = TOLERANCE[out.dtype]
@@ -133,6 +136,112 @@ def test_softcap_and_sinks(splits: int) -> None:
     check(decode, splits=splits, softcap=5.0, sinks=sinks, window=9)
 
 
+def check_projected(
+    lengths: list[int],
+    *,
+    heads: int = 4,
+    kv_heads: int = 2,
+    dim: int = 64,
+    page: int = 16,
+    rotary: int | None = None,
+    normed: bool = False,
+    splits: int = 1,
+    block: int = 16,
+    dtype: torch.dtype = torch.float32,
+    **options: Any,
+) -> None:
+    """Compare the kernel that begins at the projection with the two twins it stands for."""
+    ones = [1] * len(lengths)
+    inputs = make(ones, lengths, heads=heads, kv_heads=kv_heads, dim=dim, page=page, dtype=dtype)
+    table, rows, counts = inputs["page_table"], inputs["rows"], inputs["lengths"]
+    caches = [inputs["k_cache"], inputs["v_cache"]]
+    newest = (counts.long() - 1).clamp(min=0)
+    slots = table[rows.long(), newest // page].long() * page + newest % page
+    slots[counts == 0] = 0
+    for cache in caches:  # not there before the kernel writes it; a padded row must write nothing
+        cache.view(-1, kv_heads, dim)[slots] = float("nan")
+    generator = torch.Generator().manual_seed(1)
+    qkv = torch.randn((len(lengths), (heads + 2 * kv_heads) * dim), generator=generator).to(DEVICE, dtype)
+    weights = (torch.rand((2, dim), generator=generator) + 0.5).to(DEVICE) if normed else (None, None)
+    half = (dim if rotary is None else rotary) // 2
+    angle = newest[:, None].cpu() / 100.0 ** (torch.arange(half) / max(half, 1))
+    angles = (angle.cos().to(DEVICE), angle.sin().to(DEVICE)) if half else None
+
+    expected_caches = [cache.clone() for cache in caches]
+    there = (counts > 0).nonzero()[:, 0]
+    q, k, v = qkv.view(len(lengths), -1, dim)[there].split([heads, kv_heads, kv_heads], 1)
+    turned = inputs["q"].new_zeros((len(lengths), heads, dim))
+    scale = 2 * dim**-0.5
+    flat = angles or (torch.ones((len(lengths), 0)).to(DEVICE),) * 2
+    turned[there] = reference.rope_write(
+        q, k, v, flat[0], flat[1], there, slots[there], *expected_caches,
+        q_weight=weights[0], k_weight=weights[1], eps=1e-5,
+    )  # fmt: skip
+    expected = reference.paged_attention(
+        turned, *expected_caches, table, rows, inputs["query_starts"], counts, scale=scale, **options
+    )
+    tile = DecodeTile(splits=splits, block=block, warps=4, stages=2)
+    out = decode_projected(
+        qkv, *caches, table, rows, slots, counts, heads=heads, angles=angles,
+        q_weight=weights[0], k_weight=weights[1], eps=1e-5, scale=scale, tile=tile, **options,
+    )  # fmt: skip
+    assert not out.isnan().any()
+    tolerance = TOLERANCE[dtype]
+    torch.testing.assert_close(out.float(), expected.float(), atol=tolerance, rtol=tolerance)
+    for got, want in zip(caches, expected_caches, strict=True):
+        torch.testing.assert_close(got, want, atol=tolerance, rtol=tolerance, equal_nan=True)
+
+
+@pytest.mark.parametrize("splits", [1, 2, 4])
+@pytest.mark.parametrize("page", [1, 7, 16, 128])
+def test_projected_page_sizes(page: int, splits: int) -> None:
+    """The newest key alone, first and last of a tile, first of a page, and rows of padding."""
+    check_projected([1, 16, 17, 37, 129, 0, 128, 0], page=page, splits=splits)
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "dim", "rotary", "normed"),
+    [
+        (1, 1, 64, 64, False),
+        (14, 2, 64, 32, True),
+        (9, 3, 96, 96, True),
+        (16, 1, 80, 20, False),
+        (3, 3, 128, 0, True),
+        (32, 1, 256, 0, False),
+        (5, 1, 192, 12, True),
+    ],
+)
+def test_projected_heads_and_rotations(heads: int, kv_heads: int, dim: int, rotary: int, normed: bool) -> None:
+    check_projected([50, 3], heads=heads, kv_heads=kv_heads, dim=dim, rotary=rotary, normed=normed, splits=2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_projected_half_precision(dtype: torch.dtype) -> None:
+    check_projected([40, 70], heads=8, normed=True, splits=2, dtype=dtype)
+
+
+@pytest.mark.parametrize("window", [1, 2, 16, 17, 33, 1000])
+def test_projected_window(window: int) -> None:
+    check_projected([3, 40, 75, 81], page=8, splits=2, window=window)
+    check_projected([3, 40, 75, 81], page=8, window=window)
+
+
+def test_projected_softcap_and_sinks() -> None:
+    sinks = torch.linspace(-3.0, 4.0, 4).to(DEVICE)
+    check_projected([2, 40, 75, 0], splits=4, softcap=5.0, sinks=sinks, window=9)
+    check_projected([2, 40, 75, 0], softcap=5.0, sinks=sinks)
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="the interpreter has no second-level cache")
+@pytest.mark.parametrize("hint", ["prefetch", "evict_first"])
+def test_hints_change_nothing(hint: str) -> None:
+    inputs = make([1] * 3, [1, 300, 77], heads=8, kv_heads=2, dim=128, page=16, dtype=torch.bfloat16)
+    plain = DecodeTile(splits=4, block=32, warps=2, stages=4)
+    want = decode_attention(**inputs, scale=0.1, max_query=1, tile=plain)
+    got = decode_attention(**inputs, scale=0.1, max_query=1, tile=replace(plain, **{hint: True}))
+    assert torch.equal(got, want)
+
+
 def test_extend_softcap_and_sinks() -> None:
     extend = make([17, 30], [17, 45], heads=6, kv_heads=2, dim=64, page=16)
     check(extend, softcap=5.0)
@@ -159,6 +268,26 @@ def test_extend_mixed_batch(page: int, block_m: int, block: int) -> None:
     check(inputs, block_m=block_m, block=block)
 
 
+@pytest.mark.skipif(
+    DEVICE == "cuda" and torch.cuda.get_device_capability()[0] < 9, reason="needs a GPU with TMA (sm_90)"
+)
+@pytest.mark.parametrize(("page", "block", "dim"), [(16, 16, 64), (64, 32, 128), (128, 128, 64), (128, 64, 256)])
+@pytest.mark.parametrize("dtype", [torch.float16] + [torch.bfloat16] * (DEVICE == "cuda"))
+def test_extend_by_descriptors(page: int, block: int, dim: int, dtype: torch.dtype) -> None:
+    """Whole tiles by descriptor, the others by pointer, so that no slot past a row's end (NaN) is ever read."""
+    inputs = make([23, 60, 1, 0, 1], [23, 277, 250, 9, 0], heads=6, kv_heads=2, dim=dim, page=page, dtype=dtype)
+    options = {"scale": dim**-0.5, "block_m": 64, "block": block, "tma": True}
+    check(inputs, **options)
+    check(inputs, **options, sinks=torch.linspace(-3.0, 4.0, 6).to(DEVICE), window=200)
+
+
+@pytest.mark.parametrize("window", [1, 16, 17, 50, 143])
+def test_extend_window_edges(window: int) -> None:
+    """Windows that begin and end in, at and between tiles, with runs of tiles that nobody masks and without."""
+    inputs = make([50, 40, 1], [150, 130, 149], heads=2, kv_heads=1, dim=64, page=16)
+    check(inputs, block_m=32, block=16, window=window)
+
+
 @pytest.mark.parametrize("kernel", ["decode", "decode split", "extend"])
 def test_padded_rows_give_zeros(kernel: str) -> None:
     inputs = make([1, 1, 1], [30, 0, 0], heads=4, kv_heads=2, dim=64, page=16)
@@ -166,6 +295,27 @@ def test_padded_rows_give_zeros(kernel: str) -> None:
     check(inputs, splits=splits)
     check(inputs, splits=splits, window=4)
     check(inputs, splits=splits, sinks=torch.ones(4).to(DEVICE))
+
+
+@pytest.mark.parametrize("rows", [5, 300])
+def test_extend_in_a_larger_batch(rows: int) -> None:
+    """As in a graph: a row of length 0 with the tokens that pad a step, then rows without tokens."""
+    counts, lengths = [23, 1, 40], [30, 50, 40]
+    inputs = make(counts, lengths, heads=4, kv_heads=2, dim=64, page=16)
+    tile = ExtendTile(block_m=16, block_n=16, warps=4, stages=2)
+    expected = extend_attention(**inputs, scale=0.1, tile=tile)
+    used, more = sum(counts), rows - len(counts)
+    total = used + 16
+    nothing = torch.zeros(more, dtype=torch.int32, device=DEVICE)
+    padded = inputs | {
+        "q": torch.cat([inputs["q"], inputs["q"][:16]]),
+        "rows": torch.cat([inputs["rows"], nothing]),
+        "query_starts": torch.cat([inputs["query_starts"], nothing + total]),
+        "lengths": torch.cat([inputs["lengths"], nothing]),
+    }
+    out = extend_attention(**padded, scale=0.1, tile=tile)
+    assert torch.equal(out[:used], expected)
+    assert not out[used:].any()
 
 
 def test_a_later_key_never_matters() -> None:

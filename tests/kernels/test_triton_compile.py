@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,11 +24,15 @@ KERNELS = {
     "_sample_kernel",
     "_summary_kernel",
     "_angles_kernel",
-    "_decode_inputs_kernel",
+    "_step_inputs_kernel",
     "_skinny_kernel",
-    "_penalties_kernel",
+    "_matvec_kernel",
     "_bitmask_kernel",
     "_page_copy_kernel",
+    "_exact_linear_kernel",
+    "_exact_attention_kernel",
+    "_fold_kernel",
+    "_log_sum_exp_kernel",
 }
 
 
@@ -59,6 +64,11 @@ def test_compiles(backend: str, architecture: str, settings: str, shared: int, t
         assert report["shared"] <= shared, report
         if backend == "cuda" and report["kernel"] in ("_decode_kernel", "_extend_kernel", "_skinny_kernel"):
             assert report["tensor_cores"], report
+        if architecture == "90" and report["kernel"].startswith("_exact"):
+            # what the equality of bits rests on: one kind of instruction, rows of 64, whatever the tile
+            assert report["instructions"], report
+            assert all(re.fullmatch(r"m64n\d+k16", shape) for shape in report["instructions"]), report
+    assert any(report["tma"] for report in reports) is (settings == "nvidia_h200")
 
 
 def test_one_variant_whatever_the_alignment(tmp_path: Path) -> None:
@@ -74,5 +84,5 @@ def test_one_variant_whatever_the_alignment(tmp_path: Path) -> None:
     compiled: dict[str, set[str]] = {}
     for report in reports:
         compiled.setdefault(report["kernel"], set()).add(report["hash"])
-    assert len(compiled) == 7
+    assert len(compiled) == 8
     assert {name: len(hashes) for name, hashes in compiled.items()} == dict.fromkeys(compiled, 1)

@@ -24,10 +24,16 @@ TESTS = Path(__file__).resolve().parents[1]
     "file",
     [
         "kernels/test_triton_attention.py",
+        "kernels/test_triton_edits.py",
         "kernels/test_triton_layers.py",
         "kernels/test_triton_sampling.py",
         "kernels/test_triton_skinny.py",
+        "kernels/test_triton_exact.py",
         "attention/test_triton_backend.py",
+        "executor/test_step_graphs.py",
+        "sampling/test_triton_sampler.py",
+        "executor/test_triton_graphs.py",
+        "executor/test_exactness_triton.py",
     ],
 )
 def test_interpreted(file: str) -> None:

@@ -17,14 +17,7 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from radixlang.kernels import reference, sampling  # noqa: E402
-from radixlang.plan import RowSetup  # noqa: E402
-from radixlang.platforms.accelerator import AcceleratorPlatform  # noqa: E402
-from radixlang.platforms.cpu import CpuPlatform  # noqa: E402
-from radixlang.sampling.batch import SamplingBatch  # noqa: E402
-from radixlang.sampling.columns import RowColumns  # noqa: E402
 from radixlang.sampling.noise import uniforms  # noqa: E402
-from radixlang.sampling.sampler import sample as step_sample  # noqa: E402
-from radixlang.sampling_params import RowSampling  # noqa: E402
 
 
 def draw(
@@ -165,45 +158,45 @@ def test_parameters_of_rows_and_where_tokens_go() -> None:
     assert home.tolist() == [[*best, -1], [0, 0, 1, -1]]
 
 
-def test_the_sampler_by_kernel_equals_the_sampler_in_torch() -> None:
-    """Greedy rows, rows without limits and a row with penalties, over a few steps; one row's logits are bad."""
-    platform = AcceleratorPlatform("cuda") if DEVICE == "cuda" else CpuPlatform()
-    states = [SamplingBatch(5, 600, platform), SamplingBatch(5, 600, CpuPlatform())]
-    states[0].columns = states[0].columns or RowColumns(5, platform)
-    none = np.zeros(0, np.int32)
-    rows = np.array([3, 1, 4, 2], np.int32)
-    for row, one in enumerate(
-        (
-            RowSampling(temperature=0.0),
-            RowSampling(temperature=0.8, seed=5),
-            RowSampling(temperature=1.3, seed=1 << 40, presence_penalty=2.0),
-            RowSampling(temperature=0.0, logit_bias={7: 50.0}),
-        ),
-        1,
-    ):
-        for state in states:
-            state.setup(RowSetup(row, one, none, none))
-    next_token = torch.zeros(5, dtype=torch.int64, device=DEVICE)
-    for step in range(5):
-        logits = logits_of(4, 600, seed=step)
-        logits[1] += torch.nan if step == 4 else 0.0
-        ours = step_sample(states[0], logits.to(DEVICE, copy=True), rows, None, none, next_token)
-        theirs = step_sample(states[1], logits, rows, None, none)
-        good = [s for s in range(4) if not theirs.bad[s]]
-        assert ours.bad.tolist() == theirs.bad.tolist()
-        assert ours.tokens[good].tolist() == theirs.tokens[good].tolist()
-        assert next_token[rows.tolist()].tolist() == ours.tokens.tolist()
-        torch.testing.assert_close(ours.logits[good].cpu(), theirs.logits[good], atol=1e-5, rtol=1e-5)
-        assert ours.packed is not None
-        assert ours.packed[0].tolist() == ours.tokens.tolist()
-
-
 def test_noise_is_that_of_the_host_sampler() -> None:
     seeds = [0, 1, 2**40 + 7, 2**63 - 1]
     for seed in seeds:
         for drawn in (0, 1, 1000):
             host = uniforms(np.array([seed], np.uint64), np.array([drawn], np.int64))
             assert reference.uniform(seed, drawn) == float(host[0])
+
+
+def test_rows_that_wait_are_passed_over() -> None:
+    """Two draws, each of the rows that the other leaves out, equal one draw of all."""
+    logits = logits_of(4, 3000).to(DEVICE)
+    columns = [torch.full((4,), value, device=DEVICE) for value in (0.9, 0.8, 0.0)]
+    temperature, top_p, min_p = columns
+    top_k = torch.full((4,), -1, dtype=torch.int32, device=DEVICE)
+    seeds = torch.arange(4, device=DEVICE)
+    rows = torch.tensor([3, 0, 2, 1], dtype=torch.int32, device=DEVICE)
+    outcomes = []
+    for passes in ([[5, 6, 7, 8]], [[5, -1, -1, 8], [-1, 6, 7, -1]]):
+        next_token = torch.full((4,), -9, dtype=torch.int64, device=DEVICE)
+        home = torch.full((2, 4), -9, dtype=torch.int32, device=DEVICE)
+        for i, drawn in enumerate(passes):
+            before = torch.tensor(drawn, dtype=torch.int32, device=DEVICE)
+            sampling.sample(
+                logits,
+                temperature,
+                top_k,
+                top_p,
+                min_p,
+                seeds,
+                before,
+                rows=rows,
+                next_token=next_token,
+                home=home,
+            )
+            if i == 0:
+                assert ((home[0] == -9) == (before < 0)).all()
+                assert ((next_token[rows.long()] == -9) == (before < 0)).all()
+        outcomes.append((next_token.tolist(), home.tolist()))
+    assert outcomes[0] == outcomes[1]
 
 
 def test_rows_without_a_candidate_and_nan() -> None:
@@ -220,46 +213,3 @@ def test_argmax(vocab: int) -> None:
     ours = sampling.argmax(logits.to(DEVICE))
     assert ours.tolist() == reference.argmax(logits).tolist()
     assert ours.tolist() == [row.tolist().index(max(row.tolist())) for row in logits]
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_penalties(dtype: torch.dtype) -> None:
-    generator = torch.Generator().manual_seed(0)
-    logits = logits_of(5, 1500).to(DEVICE, dtype)
-    output = torch.randint(0, 3, (7, 1500), generator=generator).float().to(DEVICE)
-    seen = (output > 0) | (torch.rand((7, 1500), generator=generator) < 0.3).to(DEVICE)
-    index = torch.tensor([0, 4, 2], device=DEVICE)
-    slots = torch.tensor([1, 6, 3], device=DEVICE)
-    frequency = torch.tensor([[0.0], [0.5], [-1.0]], device=DEVICE)
-    presence = torch.tensor([[0.0], [1.5], [0.0]], device=DEVICE)
-    repetition = torch.tensor([[1.0], [1.3], [0.7]], device=DEVICE)
-    before, expected = logits.clone(), logits.clone()
-    reference.apply_penalties(expected, index, output, seen, slots, frequency, presence, repetition)
-    sampling.apply_penalties(logits, index, output, seen, slots, frequency, presence, repetition)
-    torch.testing.assert_close(logits, expected)
-    untouched = [0, 1, 3]
-    assert torch.equal(logits[untouched], before[untouched]), "neutral and unlisted rows stay as they are"
-    # by hand: a token generated twice whose logit stays positive, and one that is only in the prompt
-    twice = int(((output[6] == 2) & (before[4] > 3)).nonzero()[0])
-    by_hand = (float(before[4, twice]) - 2 * 0.5 - 1.5) / 1.3
-    assert float(logits[4, twice]) == pytest.approx(by_hand, rel=2e-3)
-    prompt = int(((output[6] == 0) & seen[6] & (before[4] < 0)).nonzero()[0])
-    assert float(logits[4, prompt]) == pytest.approx(float(before[4, prompt]) * 1.3, rel=2e-3)
-
-
-@pytest.mark.parametrize("vocab", [31, 64, 1500])
-def test_bitmask(vocab: int) -> None:
-    generator = torch.Generator().manual_seed(1)
-    words = -(-vocab // 32) + 1
-    allowed = torch.rand((3, words * 32), generator=generator) < 0.5
-    bits = (allowed.view(3, words, 32).long() << torch.arange(32)).sum(-1)
-    mask = torch.where(bits >= 1 << 31, bits - (1 << 32), bits).int().to(DEVICE)
-    index = torch.tensor([3, 0, 1], device=DEVICE)
-    logits = logits_of(4, vocab).to(DEVICE)
-    expected = logits.clone()
-    expected[index] = expected[index].masked_fill(~allowed[:, :vocab].to(DEVICE), float("-inf"))
-    twin = logits.clone()
-    sampling.apply_bitmask(logits, index, mask)
-    reference.apply_bitmask(twin, index, mask)
-    assert torch.equal(logits, expected)
-    assert torch.equal(twin, expected)

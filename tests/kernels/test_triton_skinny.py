@@ -13,9 +13,10 @@ if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
 pytest.importorskip("triton", reason="Triton is not installed, so its kernels cannot run here")
 
 from radixlang.kernels import reference, tuning  # noqa: E402
-from radixlang.kernels.decode_inputs import decode_inputs  # noqa: E402
+from radixlang.kernels.matvec import matvec  # noqa: E402
 from radixlang.kernels.rope_write import rotary_angles  # noqa: E402
 from radixlang.kernels.skinny_linear import skinny_linear  # noqa: E402
+from radixlang.kernels.step_inputs import packed_size, sections, step_inputs  # noqa: E402
 
 DTYPES = [torch.float16, torch.bfloat16]
 
@@ -66,6 +67,58 @@ def test_with_all_that_may_follow(
     assert got is stream, "the sum is made in place"
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("activation", [None, "silu", "gelu_tanh"])
+@pytest.mark.parametrize(("tokens", "outer", "inner"), [(1, 64, 128), (3, 37, 200), (8, 16, 96)])
+@pytest.mark.parametrize("normed", [False, True])
+def test_matvec(
+    tokens: int, outer: int, inner: int, normed: bool, activation: str | None, dtype: torch.dtype
+) -> None:
+    """Rows of x inside a wider tensor, sizes that fill no block, and all that may stand around the product."""
+    rows = 2 * outer if activation else outer
+    x = randn(tokens, 2 * inner, dtype=dtype)[:, :inner] * 3
+    weight, bias = randn(rows, inner, dtype=dtype, seed=1), randn(rows, dtype=dtype, seed=2) * 9
+    residual = randn(tokens, outer, dtype=dtype, seed=3) * 20
+    norm = randn(inner, seed=4) if normed else None
+    plain = x if norm is None else reference.rms_norm(x, norm, 1e-5)
+    tile = tuning.MatvecTile(8, 4)
+    more = {"norm": norm, "eps": 1e-5, "activation": activation, "tile": tile}
+    want = reference.skinny_linear(plain, weight, activation=activation)
+    close(matvec(x, weight, **more), want)  # type: ignore[arg-type]
+    want = reference.skinny_linear(plain, weight, bias, activation=activation, residual=residual)
+    stream = residual.clone()
+    got = matvec(x, weight, bias, residual=stream, **more)  # type: ignore[arg-type]
+    close(got, want)
+    assert got is stream, "the sum is made in place"
+
+
+def test_matvec_gives_a_token_the_same_bits_in_any_company() -> None:
+    x, weight = randn(8, 256, dtype=torch.float16), randn(32, 256, dtype=torch.float16)
+    tile = tuning.MatvecTile(8, 4)
+    together = matvec(x, weight, norm=randn(256, seed=2), tile=tile)
+    for t in range(8):
+        assert torch.equal(matvec(x[t : t + 1], weight, norm=randn(256, seed=2), tile=tile)[0], together[t])
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="needs the size of a real layer")
+@pytest.mark.parametrize("tokens", [1, 8])
+def test_a_chain_of_matvecs(tokens: int) -> None:
+    """Each lets the next one in before it waits; a hundred of them one behind the other show a race."""
+    first, second = (randn(1024, 1024, dtype=torch.bfloat16, seed=i) / 32 for i in (1, 2))
+    norm, tile = torch.ones(1024, device=DEVICE), tuning.MatvecTile(8, 4)
+    x = start = randn(tokens, 1024, dtype=torch.bfloat16)
+    outs = []
+    for _ in range(100):
+        y = matvec(x, first, norm=norm, activation=None, tile=tile)
+        x = matvec(y, second, residual=start.clone(), tile=tile)
+        outs.append((y, x))
+    previous = start
+    for y, x in outs:
+        close(y, reference.skinny_linear(reference.rms_norm(previous, norm, 0.0), first))
+        close(x, reference.skinny_linear(y, second, residual=start))
+        previous = x
+
+
 @pytest.mark.skipif(DEVICE == "cpu", reason="needs the size of a real layer")
 @pytest.mark.parametrize("tokens", [1, 16, 32, 64, 128])
 def test_a_real_layer(tokens: int) -> None:
@@ -97,18 +150,28 @@ def test_rotary_angles() -> None:
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
 
 
-def test_decode_inputs() -> None:
+def test_step_inputs() -> None:
+    """Tokens known and waited for, new pages, padding, and more tokens than one program takes."""
     table = torch.zeros((6, 4), dtype=torch.int32, device=DEVICE)
-    tokens = torch.tensor([7, 10, 20, 30, 40, 50], device=DEVICE)
-    size = 3  # two rows and one of padding, one new page
-    packed = [[5, 2, 0], [17, 3, 0], [99, 98, 0], [4, 0, 0], [5, 2, 44], [0, 0, 0], [0, 0, 0]]
-    flat = torch.tensor(packed, dtype=torch.int32, device=DEVICE).flatten()
-    longs = [torch.full((size,), -9, device=DEVICE) for _ in range(3)]
-    ints = [torch.full((size,), -9, dtype=torch.int32, device=DEVICE) for _ in range(3)]
-    decode_inputs(flat, tokens, table, *longs, *ints)
-    assert longs[0].tolist() == [50, 20, 7]
-    assert longs[1].tolist() == [17, 3, 0]
-    assert longs[2].tolist() == [99, 98, 0]
-    assert [column.tolist() for column in ints] == [[5, 2, 0], [18, 4, 0], [4, 0, 0]]
-    assert table[5].tolist() == [0, 0, 44, 0]
-    assert int(table.sum()) == 44
+    waiting = torch.tensor([7, 10, 20, 30, 40, 50], device=DEVICE)
+    tokens, rows = 700, 3
+    host = torch.zeros(packed_size(tokens, rows), dtype=torch.int32)
+    parts = sections(host, tokens, rows)
+    assert sum(map(len, parts)) == len(host)
+    parts[3][:] = torch.tensor([0, 650, 650])
+    parts[6][:3] = torch.tensor([-5, 11, -2])
+    parts[6][650] = -1
+    parts[7][:3] = torch.tensor([17, 0, 3])
+    parts[8][:3] = torch.tensor([99, 16, 98])
+    parts[9][:6] = torch.tensor([5, 2, 44, 2, 0, 9])
+    ids, positions, slots = (torch.full((tokens,), -9, device=DEVICE) for _ in range(3))
+    wanted = torch.full((rows,), -9, device=DEVICE)
+    step_inputs(host.to(DEVICE), waiting, table, ids, positions, slots, wanted)
+    assert ids[:4].tolist() == [50, 11, 20, 0]
+    assert int(ids[650]) == 10
+    assert positions[:4].tolist() == [17, 0, 3, 0]
+    assert slots[:4].tolist() == [99, 16, 98, 0]
+    assert not ids[651:].any()
+    assert wanted.tolist() == [0, 650, 650]
+    assert int(table[5, 2]) == 44
+    assert int(table.sum()) == 44 + 9

@@ -8,6 +8,7 @@ launch is left out. The interpreter accepts code that the compiler refuses, henc
 from __future__ import annotations
 
 import json
+import re
 import sys
 from typing import Any
 
@@ -17,10 +18,16 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from radixlang.kernels import activation, chain, norm, page_copy, rope_write, sampling, tuning
-from radixlang.kernels.decode_attention import decode_attention
-from radixlang.kernels.decode_inputs import decode_inputs
+from radixlang.kernels.bitmask import apply_bitmask
+from radixlang.kernels.decode_attention import decode_attention, decode_projected
+from radixlang.kernels.edits import Edits
+from radixlang.kernels.exact_attention import exact_attention
+from radixlang.kernels.exact_linear import exact_linear
 from radixlang.kernels.extend_attention import extend_attention
+from radixlang.kernels.log_sum_exp import log_sum_exp
+from radixlang.kernels.matvec import matvec
 from radixlang.kernels.skinny_linear import skinny_linear
+from radixlang.kernels.step_inputs import packed_size, step_inputs
 
 BF16 = torch.bfloat16
 
@@ -54,8 +61,10 @@ def compile_instead_of_launching() -> None:
             "kernel": self.fn.__name__,
             "hash": kernel.hash,
             "shared": kernel.metadata.shared,
+            "instructions": sorted(set(re.findall(r"mma_?(?:async)?[a-z.]*\.(m\d+n\d+k\d+)", assembly))),
             "tensor_cores": "wgmma.mma_async" in assembly or "mma.sync" in assembly,
             "async_copies": "cp.async.cg" in assembly,
+            "tma": "cp.async.bulk.tensor" in assembly,
         }
         print(json.dumps(report), flush=True)
         return kernel
@@ -80,8 +89,19 @@ def attention(
         )
         decode_attention(*tensors, scale=0.1, max_query=count, tile=tile, **options)
     else:
-        extend = tuning.extend_tile(chip, head_dim=dim, element_size=2)
+        extend = tuning.extend_tile(chip, head_dim=dim, element_size=2, page_size=page)
         extend_attention(*tensors, scale=0.1, tile=extend, **options)
+
+
+def projected(heads: int, kv_heads: int, dim: int, page: int, half: int, tile: tuning.DecodeTile) -> None:
+    qkv = torch.zeros((3, (heads + 2 * kv_heads) * dim), dtype=BF16)
+    cache = torch.zeros((4, page, kv_heads, dim), dtype=BF16)
+    angles = (torch.zeros((3, half)), torch.zeros((3, half))) if half else None
+    norm = torch.zeros(dim)
+    decode_projected(
+        qkv, cache, cache, integers(8, 64), integers(3), integers(3).long(), integers(3), heads=heads,
+        angles=angles, q_weight=norm, k_weight=norm, scale=0.1, tile=tile,
+    )  # fmt: skip
 
 
 def variants() -> None:
@@ -96,7 +116,7 @@ def variants() -> None:
     q, cache = torch.zeros((80, 4, 64), dtype=BF16), torch.zeros((4, 16, 2, 64), dtype=BF16)
     table, angles, column, longs = integers(8, 64), torch.zeros((9, 32)), torch.zeros(9), integers(64).long()
     few = tuning.DecodeTile(8, 32, 4, 2)
-    many = tuning.extend_tile(chip, head_dim=64, element_size=2)
+    many = tuning.extend_tile(chip, head_dim=64, element_size=2, page_size=16)
     for at in range(4):
         three, two = integers(64)[at : at + 3], integers(64)[at : at + 2]
         batch = (q, cache, cache, table, two, three, two)
@@ -107,6 +127,8 @@ def variants() -> None:
         rope_write.rotary_angles(places, angles[0], 1.0)
         home = integers(64)[at : at + 4].view(2, 2)
         more = {"rows": two, "next_token": longs, "home": home}
+        more["edits"] = Edits(*[longs] * 3, *[column] * 3, integers(9))
+        apply_bitmask(torch.zeros((2, 5000)), two, integers(2, 160))
         sampling.sample(torch.zeros((2, 5000)), column, integers(9), column, column, longs, two, **more)
 
 
@@ -120,7 +142,12 @@ def main(backend: str, architecture: str, settings: str) -> None:
     compile_instead_of_launching()
     attention(chip, 1, 32, 8, 128, 16)
     attention(chip, 8, 14, 2, 80, 128, window=100, softcap=3.0, sinks=torch.zeros(14))
+    projected(16, 8, 128, 16, 64, tuning.DecodeTile(1, 32, 2, 2))
+    projected(7, 1, 96, 7, 10, tuning.DecodeTile(4, 16, 4, 2, prefetch=True, evict_first=True))
+    projected(4, 4, 64, 128, 0, tuning.DecodeTile(2, 64, 4, 2, prefetch=True))
     attention(chip, 300, 32, 8, 128, 64)
+    attention(chip, 300, 32, 8, 128, 128)
+    attention(chip, 300, 32, 8, 64, 128, window=300)
     attention(chip, 300, 9, 3, 256, 7, window=100, softcap=3.0, sinks=torch.zeros(9))
     x, weight = torch.zeros((4, 4096), dtype=BF16), torch.zeros(4096, dtype=BF16)
     norm.rms_norm(x.view(4, 32, 128), weight[:128], 1e-5)
@@ -135,12 +162,34 @@ def main(backend: str, architecture: str, settings: str) -> None:
         q, k, v, angles, angles, ids, ids, cache, cache, q_weight=weight[:80], k_weight=weight[:80]
     )
     rope_write.rotary_angles(ids, angles[0], 1.0)
-    decode_inputs(integers(28), ids, integers(3, 5), *[ids[:2]] * 3, *[integers(2)] * 3)
-    tile = tuning.SkinnyTile(64, 128, 2, 4, 4)
+    step_inputs(integers(packed_size(3, 2)), ids, integers(3, 5), ids, ids, ids, ids[:2])
+    # these products are only done on measured chips; elsewhere it is enough that they compile
+    stages = 4 if table else 2
+    tile = tuning.SkinnyTile(64, 128, 2, 4, stages)
     skinny_linear(x, torch.zeros((8192, 4096), dtype=BF16), activation="silu", tile=tile)
     wide = torch.zeros((40, 100), dtype=BF16)
     stream = torch.zeros((40, 96), dtype=BF16)
     skinny_linear(wide, torch.zeros((96, 100), dtype=BF16), weight[:96], residual=stream, tile=tile)
+    early = tuning.SkinnyTile(32, 256, 2, 4, stages, early=True)
+    skinny_linear(x, torch.zeros((8192, 4096), dtype=BF16), activation="silu", tile=early)
+    small = tuning.MatvecTile(8, 4)
+    matvec(x[:1], torch.zeros((96, 4096), dtype=BF16), norm=weight, activation="silu", tile=small)
+    matvec(wide[:7], torch.zeros((96, 100), dtype=BF16), weight[:96], residual=stream[:7], tile=small)
+    for tokens in (1, 100, 700):
+        exact_linear(torch.zeros((tokens, 4096), dtype=BF16), torch.zeros((4096, 4096), dtype=BF16), chip=chip)
+        gated = torch.zeros((8192, 1024), dtype=BF16)
+        exact_linear(torch.zeros((tokens, 1024), dtype=BF16), gated, chip=chip, activation="silu")
+    for count, heads, dim in ((1, 32, 128), (300, 32, 128), (1, 9, 80), (300, 9, 80)):
+        kv_heads = 8 if heads == 32 else 3
+        cache = torch.zeros((4, 16, kv_heads, dim), dtype=BF16)
+        q = torch.zeros((2 * count, heads, dim), dtype=BF16)
+        more: dict[str, Any] = {} if heads == 32 else {"window": 100, "softcap": 3.0, "sinks": torch.zeros(9)}
+        exact_attention(
+            *(q, cache, cache, integers(8, 64), integers(2), integers(3), integers(2)),
+            scale=0.1, max_query=count, max_length=999, chip=chip, **more,
+        )  # fmt: skip
+    log_sum_exp(torch.zeros((2, 9000)))
+    cache = torch.zeros((4, 16, 4, 80), dtype=BF16)
     logits, column, ids = torch.zeros((2, 70000)), torch.zeros(2), integers(2).long()
     sampling.sample(logits, column, integers(2), column, column, ids, ids)
     sampling.sample(
@@ -148,8 +197,13 @@ def main(backend: str, architecture: str, settings: str) -> None:
         rows=integers(2), next_token=ids, home=integers(2, 2),
     )  # fmt: skip
     sampling.argmax(logits)
-    sampling.apply_penalties(logits, ids, logits, logits > 0, ids, column, column, column)
-    sampling.apply_bitmask(logits, ids, integers(2, 2188))
+    edits = Edits(*[ids] * 3, *[column] * 3, integers(2))
+    for scores in (logits, logits.to(BF16)):
+        sampling.sample(
+            scores, column, integers(2), column, column, ids, integers(2),
+            rows=integers(2), next_token=ids, home=integers(2, 2), edits=edits,
+        )  # fmt: skip
+    apply_bitmask(logits, integers(2), integers(2, 2188))
     page_copy.copy_pages(cache, integers(1), integers(1))
 
 

@@ -61,6 +61,13 @@ def test_fraction_is_of_the_whole_and_includes_weights() -> None:
     assert pages(accelerator, fraction=0.9, max_running=10_000) == 70 * GIB // PAGE
 
 
+def test_graphs_take_from_the_default_share_alone() -> None:
+    gpu = Memory(False, 80 * GIB, 79 * GIB, GIB // 2)
+    most = {"context_length": 8192, "max_running": 512}
+    assert pages(gpu, graph_bytes=GIB, **most) == pytest.approx(pages(gpu, **most) - GIB / PAGE, abs=1)
+    assert pages(gpu, graph_bytes=GIB, fraction=0.8, **most) == pages(gpu, fraction=0.8, **most)
+
+
 def test_too_little_memory_names_numbers_and_flag() -> None:
     with pytest.raises(ConfigError, match=r"--mem-fraction-static"):
         pages(cpu(0.01))

@@ -43,6 +43,9 @@ class Silent:
     def send(self, message: Any) -> None:
         self.sent.append(message)
 
+    def send_all(self, messages: list[Any]) -> None:
+        self.sent += messages
+
 
 def silent_hub(**flags: Any) -> tuple[Hub, Silent]:
     engine = Silent()
@@ -194,11 +197,10 @@ def test_values_that_do_not_fit_in_a_message_are_refused() -> None:
     async def main() -> None:
         hub, engine = silent_hub()
 
-        def send(message: Any) -> None:
-            if type(message).__name__ == "Generate":
-                raise UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates")
+        def send_all(messages: list[Any]) -> None:
+            raise UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates")
 
-        hub._send = send
+        hub._send_all = send_all
         with pytest.raises(RequestError, match="passed on"):
             await hub.generate(ask("x", rid="s")).open()
         assert hub.running == 0

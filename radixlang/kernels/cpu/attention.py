@@ -102,11 +102,13 @@ def extend(
     scale: float,
     window: int = 0,
     softcap: float = 0.0,
+    singles: bool = True,
 ) -> torch.Tensor:
     """Causal attention of ragged rows: q `[T, H, D]` → `[T, H, D]`.
 
     Row i's queries are tokens `query_starts[i] … query_starts[i+1]-1`, the last of its `lengths[i]` tokens; the
-    rest as in `decode`. Rows with a single new token go through `decode`, so they get the same bits as there.
+    rest as in `decode`. Rows with a single new token go through `decode`, so they get the same bits as there; with
+    `singles` off they are treated like all others, and get the bits they would have as a part of those.
     """
     if not _compiled(q, k_cache, v_cache):
         return reference.extend(
@@ -114,7 +116,7 @@ def extend(
         )
     starts = query_starts.numpy().astype(np.int64)
     counts = np.diff(starts)
-    single = counts == 1
+    single = (counts == 1) & singles
     if single.all():
         return decode(q, k_cache, v_cache, page_table, rows, lengths, scale, window, softcap)
     out = pool.empty(*q.shape)
