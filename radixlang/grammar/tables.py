@@ -11,7 +11,6 @@ matches; where it is not exact, a text may in rare cases be cut unlike the token
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +19,7 @@ import numpy.typing as npt
 
 from radixlang.grammar.canonical import CONTEXT, certain
 from radixlang.grammar.native import NativeGrammar, NativeState
+from radixlang.grammar.native.machines import Expression
 from radixlang.grammar.vocabulary import Vocabulary
 
 MAX_STATES = 512
@@ -41,42 +41,31 @@ class AutomatonTable:
     """[n] row of `masks`"""
     masks: npt.NDArray[np.int32]
     """[m, words] each once"""
-    numbers: dict[Hashable, int]
-    """state of each `NativeState.place`"""
     exact: bool
     """texts that are cut as the tokenizer cuts them are narrowed wherever the host would"""
 
     @property
     def nbytes(self) -> int:
-        return self.next_byte.nbytes + self.mask_row.nbytes + self.masks.nbytes + 100 * len(self.numbers)
+        return self.next_byte.nbytes + self.mask_row.nbytes + self.masks.nbytes
 
     def state_of(self, state: NativeState) -> int:
         """Where a text stands that the host has followed so far."""
-        return self.numbers[state.place]
+        place = state.place
+        return len(self.mask_row) - 1 if place is None else place
 
 
 def automaton_table(grammar: NativeGrammar, max_states: int = MAX_STATES) -> AutomatonTable | None:
     """The table of a grammar; None if it needs more than `max_states` states."""
     machine, vocabulary = grammar.machine, grammar.vocabulary
-    numbers: dict[Any, int] = {machine.start: 0}
-    places, rows = [machine.start], []
-    while len(rows) < len(places):
-        ways = machine.ways(places[len(rows)])
-        for _, _, target in ways:
-            if numbers.setdefault(target, len(places)) == len(places):
-                places.append(target)
-        if len(places) >= max_states:
-            return None
-        rows.append(ways)
-    ended = len(places)
+    if not isinstance(machine, Expression) or len(machine.dfa) >= max_states:
+        return None
+    ended = len(machine.dfa)
     next_byte = np.full((ended + 1, 256), -1, np.int16)
-    for number, ways in enumerate(rows):
-        for low, high, target in ways:
-            next_byte[number, low:high] = numbers[target]
+    next_byte[:ended] = machine.dfa.table
     narrowed, exact = _narrowed(grammar)
     known: dict[bytes, int] = {}
     masks, mask_row = [], []
-    for place in [*places, None]:
+    for place in [*range(ended), None]:
         if place is None:
             mask = vocabulary.eos_mask
         elif place in narrowed:
@@ -88,7 +77,7 @@ def automaton_table(grammar: NativeGrammar, max_states: int = MAX_STATES) -> Aut
             masks.append(mask)
         mask_row.append(row)
     return AutomatonTable(
-        next_byte, np.array(mask_row, np.int32), np.stack(masks), numbers | {None: ended}, exact
+        next_byte, np.array(mask_row, np.int32), np.stack(masks), exact
     )
 
 

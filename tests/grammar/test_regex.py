@@ -10,10 +10,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from radixlang.grammar.native import regex as regex_module
-from radixlang.grammar.native.dfa import build
+from radixlang.grammar.native.dfa import DEAD, build
 from radixlang.grammar.native.machines import Expression
 from radixlang.grammar.native.regex import Unsuitable, regex_automaton
-from radixlang.grammar.native.trie import TokenTrie
+from radixlang.grammar.native.trie import TokenTries
 from radixlang.grammar.vocabulary import Vocabulary
 
 CHARACTERS = "abkKszSIi.019 _-\n\tßẞſKıİéÉΣσςǅǆÅå٣中😀𐐀𐐨\x00\x7f\x80߿ࠀ\uffff\U0010ffff"
@@ -23,8 +23,8 @@ ALL = re.compile(r"(?s).")
 def reader(pattern: str, max_states: int = 4_000) -> Expression | None:
     """None: the pattern matches nothing."""
     dfa = build(regex_automaton(pattern), max_states)
-    trie = TokenTrie(Vocabulary([bytes([i]) for i in range(256)], (), lambda text: list(text.encode())))
-    return Expression(dfa, trie) if len(dfa) else None
+    tries = TokenTries.of(Vocabulary([bytes([i]) for i in range(256)], (), lambda text: list(text.encode())))
+    return Expression(dfa, tries, 8) if len(dfa) else None
 
 
 def matches(machine: Expression | None, text: str) -> bool:
@@ -99,7 +99,7 @@ def test_every_state_can_be_finished(pattern) -> None:
     for place in range(len(machine._accepts) if machine else 0):
         seen, stack = {place}, [place]
         while stack and not any(machine.accepts(one) for one in seen):
-            new = {way[2] for way in machine.ways(stack.pop())} - seen
+            new = set(machine.dfa.table[stack.pop()].tolist()) - seen - {DEAD}
             seen |= new
             stack += new
         assert any(machine.accepts(one) for one in seen), pattern

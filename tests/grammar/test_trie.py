@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radixlang.grammar.native.dfa import build
+from radixlang.grammar.native.dfa import build, choice_dfa
 from radixlang.grammar.native.machines import Choices, Expression
 from radixlang.grammar.native.regex import regex_automaton
-from radixlang.grammar.native.trie import TokenTrie, walk_levels, walker
+from radixlang.grammar.native.trie import TokenTrie, TokenTries, walk_levels, walker
 from tests.grammar.conftest import allowed, small_vocabulary
 
 WORDS = st.lists(st.binary(max_size=4) | st.sampled_from([b"a", b"ab", b"abc", b"b", b"bb"]), max_size=40)
@@ -30,11 +30,12 @@ def reading(machine, vocabulary, place) -> set[int]:
 @given(WORDS, st.sampled_from(PATTERNS))
 def test_walks_find_every_token_that_can_be_read(words, pattern) -> None:
     vocabulary = small_vocabulary(*words)
-    trie = TokenTrie(vocabulary)
+    trie = TokenTrie(vocabulary, vocabulary.order)
     dfa = build(regex_automaton(pattern), 4_000)
-    machine = Expression(dfa, trie)
+    machine = Expression(dfa, TokenTries.of(vocabulary), vocabulary.words)
     for place in range(min(len(dfa), 80)):
         expected = reading(machine, vocabulary, place)
+        assert allowed(machine.tokens(place)) == expected
         for walk in (walker(), walk_levels):
             row = np.zeros(vocabulary.words, np.int32)
             walk(trie, dfa.table, place, row)
@@ -45,27 +46,42 @@ def test_walks_find_every_token_that_can_be_read(words, pattern) -> None:
 @given(WORDS, st.lists(st.text("abcé", max_size=6), min_size=1, max_size=12), st.data())
 def test_choices_find_every_token_that_can_be_read(words, choices, data) -> None:
     vocabulary = small_vocabulary(*words)
-    machine = Choices([choice.encode() for choice in choices], TokenTrie(vocabulary))
+    machine = Choices([choice.encode() for choice in choices], TokenTries.of(vocabulary), vocabulary.words)
     text = data.draw(st.sampled_from(choices)).encode()
     for length in range(len(text) + 1):
         place = machine.read(machine.start, text[:length])
         assert place is not None
         possible = {choice.encode() for choice in choices if choice.encode().startswith(text[:length])}
-        row = np.zeros(vocabulary.words, np.int32)
-        machine.tokens(place, row)
         expected = {i for i, w in enumerate(vocabulary.tokens) if w and any(c[length:].startswith(w) for c in possible)}
-        assert allowed(row) == expected == reading(machine, vocabulary, place)
+        assert allowed(machine.tokens(place)) == expected == reading(machine, vocabulary, place)
         assert machine.accepts(place) == (text[:length] in possible)
         assert machine.only_end(place) == (possible == {text[:length]})
         forced = machine.forced(place)
         rests = [choice[length:] for choice in possible]
         assert forced == os.path.commonprefix(rests)
-        ways = {way[0]: way[2] for way in machine.ways(place)}
-        assert ways == {rest[0]: machine.read(place, rest[:1]) for rest in rests if rest}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.text("abcé", max_size=6), min_size=1, max_size=12))
+def test_a_tree_of_choices_is_their_automaton(choices) -> None:
+    texts = sorted({choice.encode() for choice in choices})
+    dfa = choice_dfa(texts, 100)
+    assert dfa is not None
+    assert len(dfa) == len({text[:n] for text in texts for n in range(len(text) + 1)})
+    tries = TokenTries.of(small_vocabulary("a"))
+    one, other = Expression(dfa, tries, 1), Choices(texts, tries, 1)
+    for text in [*texts, *(text[:-1] for text in texts), b"abcabcabc"]:
+        here, there = one.read(one.start, text), other.read(other.start, text)
+        assert (here is None) == (there is None)
+        if here is not None:
+            assert one.accepts(here) == other.accepts(there)
+            assert one.forced(here) == other.forced(there)
+    assert choice_dfa(texts, len(dfa)) is not None
+    assert choice_dfa(texts, len(dfa) - 1) is None
 
 
 def test_every_token_is_in_the_tree_once(vocabulary) -> None:
-    trie = TokenTrie(vocabulary)
+    trie = TokenTrie(vocabulary, vocabulary.order)
     assert sorted(trie.order.tolist()) == sorted(vocabulary.order.tolist())
     below = {0: b""}
     for node in range(len(trie)):
@@ -78,7 +94,8 @@ def test_every_token_is_in_the_tree_once(vocabulary) -> None:
 
 
 def test_a_vocabulary_without_text() -> None:
-    trie = TokenTrie(small_vocabulary(b"", b""))
+    vocabulary = small_vocabulary(b"", b"")
+    trie = TokenTrie(vocabulary, vocabulary.order)
     assert len(trie) == 1
     dfa = build(regex_automaton("a"), 10)
     for walk in (walker(), walk_levels):
@@ -88,19 +105,18 @@ def test_a_vocabulary_without_text() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["(a|b){0,200}", "[^\n]{1,90}x?", r"a{1,3}( a{1,3}){0,60}", r"\d{3}-\d{4}"])
-def test_states_that_are_alike_have_equal_masks(vocabulary, pattern) -> None:
+def test_states_that_are_alike_share_their_short_tokens(vocabulary, pattern) -> None:
     dfa = build(regex_automaton(pattern), 4_000)
-    machine = Expression(dfa, TokenTrie(vocabulary))
-    groups: dict[object, list[int]] = {}
-    for place in range(len(dfa)):
-        groups.setdefault(machine.alike(place), []).append(place)
-    for group in groups.values():
-        rows = []
-        for place in {group[0], group[len(group) // 2], group[-1]}:
-            rows.append(np.zeros(vocabulary.words, np.int32))
-            machine.tokens(place, rows[-1])
-        assert all((row == rows[0]).all() for row in rows)
-    assert len(groups) < len(dfa) or len(dfa) < 300
+    tries = TokenTries.of(vocabulary)
+    assert set(vocabulary.lengths[tries.short.order].tolist()) <= set(range(1, 17)) 
+    assert vocabulary.lengths[tries.long.order].min() > 16
+    machine = Expression(dfa, tries, vocabulary.words)
+    assert len(set(machine._alike)) < len(dfa) or len(dfa) < 300
+    for place in range(0, len(dfa), 1 + len(dfa) // 300):
+        row = np.zeros(vocabulary.words, np.int32)
+        for trie in tries:
+            walker()(trie, dfa.table, place, row)
+        assert (machine.tokens(place) == row).all()
 
 
 def test_without_numba() -> None:

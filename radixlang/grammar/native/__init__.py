@@ -12,10 +12,10 @@ import numpy as np
 from radixlang.grammar.errors import GrammarError, GrammarFailure
 from radixlang.grammar.grammar import Mask
 from radixlang.grammar.limits import GrammarLimits
-from radixlang.grammar.native.dfa import Dfa, build
-from radixlang.grammar.native.machines import Choices, Expression, Machine, writable
+from radixlang.grammar.native.dfa import Dfa, build, choice_dfa
+from radixlang.grammar.native.machines import Choices, Expression, Machine
 from radixlang.grammar.native.regex import Unsuitable, regex_automaton
-from radixlang.grammar.native.trie import TokenTrie, walker
+from radixlang.grammar.native.trie import TokenTries, walker
 from radixlang.grammar.spec import read_json
 from radixlang.grammar.vocabulary import Vocabulary
 from radixlang.messages import GrammarSpec
@@ -30,7 +30,7 @@ class NativeEngine:
     def __init__(self, vocabulary: Vocabulary, limits: GrammarLimits) -> None:
         self.vocabulary = vocabulary
         self.limits = limits
-        self._trie: TokenTrie | None = None
+        self._tries: TokenTries | None = None
         self._lock = threading.Lock()
         self._dfa = lru_cache(16)(self._make_dfa)
 
@@ -50,14 +50,15 @@ class NativeEngine:
         return None
 
     def compile(self, spec: GrammarSpec) -> NativeGrammar:
-        trie = self.trie
+        words = self.vocabulary.words
         if spec.kind == "choice":
-            machine: Machine = Choices(self._choices(spec.text), trie)
+            choices = self._choices(spec.text)
+            dfa = choice_dfa(choices, self.limits.max_states)
         else:
             dfa = self._dfa(spec.text)
             if not len(dfa):
                 raise GrammarError("regex matches no text that the model's tokens can write", param="regex")
-            machine = Expression(dfa, trie)
+        machine: Machine = Choices(choices, self.tries, words) if dfa is None else Expression(dfa, self.tries, words)
         grammar = NativeGrammar(machine, self.vocabulary)
         if not grammar.mask(machine.start).any():
             raise GrammarError(
@@ -66,16 +67,16 @@ class NativeEngine:
         return grammar
 
     @property
-    def trie(self) -> TokenTrie:
+    def tries(self) -> TokenTries:
         """Made, with the compiled walk, on first use."""
         with self._lock:
-            if self._trie is None:
-                self._trie = TokenTrie(self.vocabulary)
+            if self._tries is None:
+                self._tries = TokenTries.of(self.vocabulary)
                 walker()
-        return self._trie
+        return self._tries
 
     def _make_dfa(self, pattern: str) -> Dfa:
-        return build(regex_automaton(pattern), self.limits.max_states, writable(self.trie))
+        return build(regex_automaton(pattern), self.limits.max_states, self.tries.writable())
 
     def _choices(self, text: str) -> list[bytes]:
         choices = read_json(text, "choice")
@@ -85,11 +86,11 @@ class NativeEngine:
             texts = [choice.encode() for choice in choices]
         except UnicodeEncodeError:
             raise GrammarError("choice holds half of a surrogate pair, which no text can", param="choice") from None
-        missing = bytes(np.flatnonzero(~writable(self.trie)).astype(np.uint8))
+        missing = bytes(np.flatnonzero(~self.tries.writable()).astype(np.uint8))
         possible = [one for one in texts if one.translate(None, delete=missing) == one]
         if not possible:
             raise GrammarError("choice holds only texts that the model's tokens cannot write", param="choice")
-        return possible
+        return sorted(set(possible))
 
 
 class NativeGrammar:
@@ -99,12 +100,13 @@ class NativeGrammar:
         self.machine = machine
         self.vocabulary = vocabulary
         self._masks: dict[Hashable, Mask] = {}
-        self._shared: dict[tuple[Hashable, bool], Mask] = {}
+        self._bytes = 0
+        """at most, of these: equal ones may be shared"""
         self._forced: dict[Hashable, list[int]] = {}
 
     @property
     def nbytes(self) -> int:
-        return self.machine.nbytes + 4 * self.vocabulary.words * len(self._shared) + 200 * len(self._masks)
+        return self.machine.nbytes + self._bytes + 200 * len(self._forced)
 
     def start(self) -> NativeState:
         return NativeState(self, [self.machine.start])
@@ -117,16 +119,14 @@ class NativeGrammar:
         return mask
 
     def _make_mask(self, place: Any) -> Mask:
-        if len(self._shared) * 4 * self.vocabulary.words > MAX_MASK_BYTES:
-            self._shared, self._masks = {}, {}
-        ends = self.machine.accepts(place)
-        key = (self.machine.alike(place), ends)
-        mask = self._shared.get(key)
-        if mask is None:
-            mask = self.vocabulary.eos_mask.copy() if ends else np.zeros(self.vocabulary.words, np.int32)
-            self.machine.tokens(place, mask)
-            self._shared[key] = mask
+        if self._bytes > MAX_MASK_BYTES:
+            self._bytes, self._masks = 0, {}
+            self.machine.forget()
+        mask = self.machine.tokens(place)
+        if self.machine.accepts(place):
+            mask = mask | self.vocabulary.eos_mask
         self._masks[place] = mask
+        self._bytes += 4 * self.vocabulary.words
         return mask
 
     def forced(self, place: Any) -> list[int]:

@@ -7,6 +7,7 @@ out, so every state can go on or may end. Must not know tokens.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from os.path import commonprefix
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +43,8 @@ def build(automaton: Automaton, max_states: int, writable: npt.NDArray[np.bool_]
     edges = automaton.edges
     if writable is not None:
         edges = [[edge for edge in some if writable[edge[0] : edge[1] + 1].any()] for some in edges]
+    if sum(map(bool, edges)) > 2 * max_states:
+        raise Unsuitable(f"it needs about {sum(map(bool, edges))} states, more than {max_states}")
     ending = _ending(automaton)
     alive = _alive(automaton, edges, ending)
     reading = sum(1 << node for node, some in enumerate(edges) if some)
@@ -81,6 +84,32 @@ def build(automaton: Automaton, max_states: int, writable: npt.NDArray[np.bool_]
         bounds.update(np.flatnonzero(writable[1:] != writable[:-1]) + 1)
     accepts = np.array([bool(one & ending) for one in sets], np.bool_)
     return Dfa(table, accepts, np.array(sorted(bounds)[:-1], np.int64))
+
+
+def choice_dfa(choices: list[bytes], max_states: int) -> Dfa | None:
+    """The tree of some texts, sorted and each once; None if it has more than `max_states` states."""
+    rows: list[list[int]] = [[]]
+    path, accepts, before = [0], set(), b""
+    for text in choices:
+        shared = len(commonprefix([before, text]))
+        if len(rows) + len(text) - shared > max_states:
+            return None
+        del path[shared + 1 :]
+        for byte in text[shared:]:
+            rows[path[-1]] += [byte, len(rows)]
+            path.append(len(rows))
+            rows.append([])
+        accepts.add(path[-1])
+        before = text
+    table = np.full((len(rows), 256), DEAD, np.int32)
+    for state, row in enumerate(rows):
+        table[state, row[::2]] = row[1::2]
+    cuts = {cut for text in choices for byte in set(text) for cut in (byte, byte + 1)} | {0}
+    return Dfa(
+        table,
+        np.array([state in accepts for state in range(len(rows))], np.bool_),
+        np.array(sorted(cuts), np.int64),
+    )
 
 
 def _apart(targets: dict[tuple[int, int], int]) -> list[tuple[int, int, int]]:

@@ -7,7 +7,7 @@ and threads.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from radixlang.grammar.grammar import Mask
 from radixlang.grammar.native.dfa import DEAD, Dfa
-from radixlang.grammar.native.trie import TokenTrie, walker
+from radixlang.grammar.native.trie import SHORT, TokenTrie, TokenTries, walker
 
 SMALL = 64
 """automata with fewer states are not searched for states with equal masks"""
@@ -45,34 +45,32 @@ class Machine(Protocol):
         """The bytes that must follow, up to the first choice."""
         ...
 
-    def alike(self, place: Any) -> Hashable:
-        """Equal for places that the same tokens may follow."""
+    def tokens(self, place: Any) -> Mask:
+        """The tokens that may follow, without ends; not to be written to."""
         ...
 
-    def tokens(self, place: Any, out: Mask) -> None:
-        """Set the bits of the tokens that may follow."""
-        ...
-
-    def ways(self, place: Any) -> list[tuple[int, int, Any]]:
-        """Ranges of bytes [low, high) that may follow, and where they lead."""
+    def forget(self) -> None:
+        """Drop what was kept to make masks faster."""
         ...
 
 
 class Expression:
-    """A regular expression; places are the states of its automaton."""
+    """A regular expression, or a few choices; places are the states of its automaton."""
 
-    def __init__(self, dfa: Dfa, trie: TokenTrie) -> None:
+    def __init__(self, dfa: Dfa, tries: TokenTries, words: int) -> None:
         self.start = 0
-        self._dfa = dfa
-        self._trie = trie
+        self.dfa = dfa
+        self._tries = tries
+        self._words = words
         self._next = memoryview(dfa.table.reshape(-1))
         self._accepts = dfa.accepts.tolist()
         self._leads_on = (dfa.table != DEAD).any(1).tolist()
-        self._alike = _alike(dfa, trie.longest)
+        self._alike = _alike(dfa, SHORT)
+        self._short: dict[int, Mask] = {}
 
     @property
     def nbytes(self) -> int:
-        return self._dfa.table.nbytes
+        return self.dfa.table.nbytes + 4 * self._words * len(self._short)
 
     def read(self, place: int, data: bytes) -> int | None:
         following = self._next
@@ -92,25 +90,26 @@ class Expression:
         out, seen = bytearray(), set()
         while not self._accepts[place] and place not in seen:
             seen.add(place)
-            bytes_ = np.flatnonzero(self._dfa.table[place] != DEAD)
+            bytes_ = np.flatnonzero(self.dfa.table[place] != DEAD)
             if len(bytes_) != 1:
                 break
             out.append(int(bytes_[0]))
             place = self._next[place << 8 | out[-1]]
         return bytes(out)
 
-    def alike(self, place: int) -> Hashable:
-        return self._alike[place]
+    def tokens(self, place: int) -> Mask:
+        alike = self._alike[place]
+        short = self._short.get(alike)
+        if short is None:
+            short = np.zeros(self._words, np.int32)
+            walker()(self._tries.short, self.dfa.table, place, short)
+            self._short[alike] = short
+        every = short.copy()
+        walker()(self._tries.long, self.dfa.table, place, every)
+        return short if np.array_equal(every, short) else every
 
-    def tokens(self, place: int, out: Mask) -> None:
-        walker()(self._trie, self._dfa.table, place, out)
-
-    def ways(self, place: int) -> list[tuple[int, int, int]]:
-        row = self._dfa.table[place]
-        cuts = [0, *(np.flatnonzero(row[1:] != row[:-1]) + 1).tolist(), 256]
-        return [
-            (low, high, int(row[low])) for low, high in zip(cuts, cuts[1:], strict=False) if row[low] != DEAD
-        ]
+    def forget(self) -> None:
+        self._short = {}
 
 
 def _alike(dfa: Dfa, longest: int) -> list[int]:
@@ -144,10 +143,11 @@ class Choices:
     """One of some texts. A place is (first, last + 1, length): the texts that may still be meant, as an interval of
     the sorted ones, and how many bytes of them are written."""
 
-    def __init__(self, choices: Iterable[bytes], trie: TokenTrie) -> None:
+    def __init__(self, choices: Iterable[bytes], tries: TokenTries, words: int) -> None:
         """`choices`: at least one."""
         self._sorted = sorted(set(choices))
-        self._trie = trie
+        self._tries = tries
+        self._words = words
         self.start = (0, len(self._sorted), 0)
         self._letters = np.frombuffer(b"".join(self._sorted), np.uint8)
         self._lengths = np.fromiter(map(len, self._sorted), np.int64, len(self._sorted))
@@ -178,42 +178,29 @@ class Choices:
             end += 1
         return first[length:end]
 
-    def alike(self, place: tuple[int, int, int]) -> Hashable:
-        return place
+    def tokens(self, place: tuple[int, int, int]) -> Mask:
+        bits = np.zeros(self._words * 32, np.uint8)
+        for trie in self._tries:
+            self._look(trie, place, bits)
+        return np.packbits(bits, bitorder="little").view(np.int32)
 
-    def tokens(self, place: tuple[int, int, int], out: Mask) -> None:
+    def _look(self, trie: TokenTrie, place: tuple[int, int, int], bits: npt.NDArray[np.uint8]) -> None:
+        """All texts go down the tree together."""
         low, high, length = place
         at = self._starts[low:high] + length
         ends = self._starts[low:high] + self._lengths[low:high]
         nodes = np.zeros(high - low, np.int32)
-        bits = np.zeros(len(out) * 32, np.uint8)
         while True:
             live = at < ends
             at, ends = at[live], ends[live]
-            nodes = self._trie.child(nodes[live], self._letters[at])
+            nodes = trie.child(nodes[live], self._letters[at])
             live = nodes > 0
             if not live.any():
-                break
+                return
             at, ends, nodes = at[live] + 1, ends[live], nodes[live]
             new = np.ones(len(nodes), np.bool_)
             new[1:] = nodes[1:] != nodes[:-1]
-            bits[self._trie.tokens(nodes[new])] = 1
-        out |= np.packbits(bits, bitorder="little").view(np.int32)
+            bits[trie.tokens(nodes[new])] = 1
 
-    def ways(self, place: tuple[int, int, int]) -> list[tuple[int, int, tuple[int, int, int]]]:
-        low, high, length = place
-        out = []
-        while low < high:
-            if len(self._sorted[low]) == length:
-                low += 1
-                continue
-            byte = self._sorted[low][length]
-            end = bisect_left(self._sorted, self._sorted[low][: length + 1] + b"\xff", low, high)
-            out.append((byte, byte + 1, (low, end, length + 1)))
-            low = end
-        return out
-
-
-def writable(trie: TokenTrie) -> npt.NDArray[np.bool_]:
-    """[256] the bytes that occur in tokens."""
-    return np.bincount(trie.byte[1:], minlength=256) > 0
+    def forget(self) -> None:
+        """Nothing is kept."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,8 +33,8 @@ class TokenTrie:
     order: Ints
     """ids of the tokens in the order of their nodes"""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        order = vocabulary.order
+    def __init__(self, vocabulary: Vocabulary, order: Ints) -> None:
+        """`order`: the tokens to take, sorted by their bytes."""
         words = [vocabulary.tokens[index] for index in order.tolist()]
         letters = np.frombuffer(b"".join(words), np.uint8)
         lengths = np.fromiter(map(len, words), np.int32, len(words))
@@ -83,6 +84,28 @@ class TokenTrie:
     def tokens(self, nodes: npt.NDArray[np.integer]) -> Ints:
         """The tokens that end in the nodes."""
         return self.order[_spread(self.first[nodes], self.first[nodes + 1])[0]]
+
+
+SHORT = 16
+"""bytes"""
+
+
+class TokenTries(NamedTuple):
+    """Almost all tokens are short, and places far from the end of a repetition differ in long ones only."""
+
+    short: TokenTrie
+    long: TokenTrie
+
+    @classmethod
+    def of(cls, vocabulary: Vocabulary) -> TokenTries:
+        order = vocabulary.order
+        short = vocabulary.lengths[order] <= SHORT
+        return cls(TokenTrie(vocabulary, order[short]), TokenTrie(vocabulary, order[~short]))
+
+    def writable(self) -> npt.NDArray[np.bool_]:
+        """[256] the bytes that occur in tokens."""
+        found = [np.bincount(trie.byte[1:], minlength=256) for trie in self]
+        return found[0] + found[1] > 0
 
 
 def _before(nodes: npt.NDArray[np.integer], width: int) -> npt.NDArray[np.int64]:
