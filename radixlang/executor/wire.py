@@ -17,7 +17,11 @@ from radixlang.sampling_params import RowSampling
 Kind: TypeAlias = Literal["launch", "sample", "stop"]
 
 _ARRAY = 1
-_DTYPES = {b"i": np.dtype(np.int32), b"h": np.dtype(np.int16), b"?": np.dtype(np.bool_)}
+_DTYPES: dict[bytes, np.dtype[Any]] = {
+    b"i": np.dtype(np.int32),
+    b"h": np.dtype(np.int16),
+    b"?": np.dtype(np.bool_),
+}
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
 _ACTIONS: dict[str, type[Action]] = {kind.__name__: kind for kind in (CopyPages, Flush, LoadAutomaton)}
 

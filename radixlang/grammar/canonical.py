@@ -58,8 +58,8 @@ class CanonicalState:
         self._history.append(token)
         forced = self._forced
         # What was certain stays certain, and no more becomes so, except behind a special token.
-        same = bool(forced) and forced[0] == token and bool(self._vocabulary.tokens[token])
-        self._forced = forced[1:] if same and forced else None
+        same = forced and forced[0] == token and self._vocabulary.tokens[token]
+        self._forced = forced[1:] if forced and same else None
         return True
 
     def rollback(self, tokens: int) -> None:
@@ -129,7 +129,12 @@ def _common(one: list[int], other: list[int]) -> int:
 
 
 def _may_follow(
-    ids: npt.NDArray[np.int32], path: list[int], length: int, state: GrammarState, vocabulary: Vocabulary, row: Mask
+    ids: npt.NDArray[np.int32],
+    path: list[int],
+    length: int,
+    state: GrammarState,
+    vocabulary: Vocabulary,
+    row: Mask,
 ) -> bool:
     """Whether one of the tokens may stand `length` bytes behind the state; `path` are tokens that lead there."""
     walker = state.copy()

@@ -17,8 +17,8 @@ from radixlang.grammar.errors import GrammarError, GrammarFailure
 from radixlang.grammar.grammar import Grammar, Mask
 from radixlang.grammar.limits import GrammarLimits
 from radixlang.grammar.spec import read_json
-from radixlang.messages import GrammarSpec
 from radixlang.grammar.structural_tag import literal_pieces, to_lark
+from radixlang.messages import GrammarSpec
 
 if TYPE_CHECKING:
     from radixlang.grammar.vocabulary import Vocabulary
@@ -102,7 +102,7 @@ class LlguidanceEngine:
         return grammar
 
 
-def json_options(any_whitespace: bool) -> dict[str, Any]:
+def json_options(any_whitespace: bool) -> Any:
     """How JSON is laid out: `, ` and `: ` exactly, or anything JSON allows."""
     layout: dict[str, Any] = {"whitespace_flexible": True}
     if not any_whitespace:

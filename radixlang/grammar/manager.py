@@ -15,10 +15,10 @@ from radixlang.grammar.errors import GrammarError
 from radixlang.grammar.grammar import Engine, Grammar, GrammarState
 from radixlang.grammar.limits import GrammarLimits
 from radixlang.grammar.spec import key_of
-from radixlang.messages import GrammarSpec
 from radixlang.grammar.thinking import AnyGrammar, ThinkingGrammar
 from radixlang.grammar.vocabulary import Vocabulary
 from radixlang.log import get_logger
+from radixlang.messages import GrammarSpec
 
 log = get_logger(__name__)
 
@@ -45,7 +45,8 @@ class CanonicalGrammar:
 class GrammarManager:
     """One per engine. `get` never blocks: it gives a future, which is done at once for what is known already.
 
-    `vocabulary` is called when the first constraint comes; `cache_bytes` bounds what is kept beside what is in use.
+    `vocabulary` is called when the first constraint comes, or by `warm_up`; `cache_bytes` bounds what is kept
+    beside what is in use.
     """
 
     def __init__(
@@ -113,7 +114,9 @@ class GrammarManager:
 
     def _compile(self, spec: GrammarSpec) -> Grammar:
         if self._backend == "none":
-            raise GrammarError("This server runs with --grammar-backend none and takes no constraints", param=spec.kind)
+            raise GrammarError(
+                "This server runs with --grammar-backend none and takes no constraints", param=spec.kind
+            )
         try:
             if spec.kind == "any":
                 return AnyGrammar(self.vocabulary)

@@ -1,11 +1,11 @@
 """Small automata as dense arrays, for a device that masks and steps by itself. numpy only; must not know devices.
 
-The arrays hold what `NativeState` would say at every place, and what `CanonicalState` would narrow it to. The latter
-looks at the tokens before the place, which a table cannot: a place is narrowed to one token where that is the
-canonical one behind every way there that was looked at. Ways that the tokenizer itself would not go do not count:
-their texts are not canonical any more. All others are looked at where they are few (`exact`); otherwise some of each
-place's are, and what is not the same behind all of them is left open. Either way every text that a table allows
-matches; where it is not exact, a text may in rare cases be cut unlike the tokenizer's.
+The arrays hold what `NativeState` would say at every place, and what `CanonicalState` would narrow it to. The
+latter looks at the tokens before the place, which a table cannot: a place is narrowed to one token where that
+is the canonical one behind every way there that was looked at. Ways that the tokenizer itself would not go do
+not count: their texts are not canonical any more. All others are looked at where they are few (`exact`);
+otherwise some of each place's are, and what is not the same behind all of them is left open. Either way every
+text that a table allows matches; where it is not exact, a text may in rare cases be cut unlike the tokenizer's.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from radixlang.grammar.canonical import CONTEXT, certain
+from radixlang.grammar.grammar import Mask
 from radixlang.grammar.native import NativeGrammar, NativeState
 from radixlang.grammar.native.machines import Expression
 from radixlang.grammar.vocabulary import Vocabulary
@@ -51,7 +52,7 @@ class AutomatonTable:
     def state_of(self, state: NativeState) -> int:
         """Where a text stands that the host has followed so far."""
         place = state.place
-        return len(self.mask_row) - 1 if place is None else place
+        return place if isinstance(place, int) else len(self.mask_row) - 1
 
 
 def automaton_table(grammar: NativeGrammar, max_states: int = MAX_STATES) -> AutomatonTable | None:
@@ -64,7 +65,8 @@ def automaton_table(grammar: NativeGrammar, max_states: int = MAX_STATES) -> Aut
     next_byte[:ended] = machine.dfa.table
     narrowed, exact = _narrowed(grammar)
     known: dict[bytes, int] = {}
-    masks, mask_row = [], []
+    masks: list[Mask] = []
+    mask_row = []
     for place in [*range(ended), None]:
         if place is None:
             mask = vocabulary.eos_mask
@@ -76,9 +78,7 @@ def automaton_table(grammar: NativeGrammar, max_states: int = MAX_STATES) -> Aut
         if row == len(masks):
             masks.append(mask)
         mask_row.append(row)
-    return AutomatonTable(
-        next_byte, np.array(mask_row, np.int32), np.stack(masks), exact
-    )
+    return AutomatonTable(next_byte, np.array(mask_row, np.int32), np.stack(masks), exact)
 
 
 def _narrowed(grammar: NativeGrammar) -> tuple[dict[Any, int], bool]:

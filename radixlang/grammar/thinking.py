@@ -57,7 +57,7 @@ class AnyState:
 
 
 class ThinkingGrammar:
-    """Thoughts, `end` (token ids), then `inner`. `budget`: most tokens of the thoughts before their end is forced."""
+    """Thoughts, `end` (token ids), then `inner`. `budget`: most tokens of thoughts before their end is forced."""
 
     def __init__(self, inner: Grammar, end: tuple[int, ...], budget: int | None, vocabulary: Vocabulary) -> None:
         self.inner = inner

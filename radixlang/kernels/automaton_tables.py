@@ -1,12 +1,12 @@
 """How automata lie in device memory; free of Triton.
 
-    state [table rows] int32     a row's state; below 0: the row has no automaton, and the kernels return at once
-    next_byte [states, 256]      int16: the state each byte leads to, counted from the first state of the automaton
-                                 (one automaton has at most `span` states, which begin at a multiple of it)
-    mask_row [states] int32      the state's row of `masks` [rows, words] int32: bit i % 32 of word i // 32 allows i
+    state [table rows] int32    a row's state; below 0: the row has no automaton, and the kernels return at once
+    next_byte [states, 256]     int16: the state each byte leads to, counted from the automaton's first state (one
+                                automaton has at most `span` states, which begin at a multiple of it)
+    mask_row [states] int32     the state's row of `masks` [rows, words] int32: bit i % 32 of word i // 32 allows i
 
-The last state of every automaton is where its text has ended; a token without bytes (an end token), or one that may
-not stand, leads there.
+The last state of every automaton is where its text has ended; a token without bytes (an end token), or one that
+may not stand, leads there.
 """
 
 from __future__ import annotations

@@ -17,7 +17,9 @@ from radixlang.messages import GrammarSpec
 from tests.grammar.conftest import allowed, small_vocabulary
 
 RELAXED = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 
@@ -74,7 +76,19 @@ def test_every_text_keeps_the_tokenizers_tokens(engines, model, pieces) -> None:
 def test_choices(engines, model) -> None:
     engine = engines(model)
     vocabulary = engine.vocabulary
-    choices = ["positive", "positively", "negative", "not sure", "no", "", " no", "日本語", "日本", "a  b", "a   c"]
+    choices = [
+        "positive",
+        "positively",
+        "negative",
+        "not sure",
+        "no",
+        "",
+        " no",
+        "日本語",
+        "日本",
+        "a  b",
+        "a   c",
+    ]
     grammar = engine.compile(GrammarSpec("choice", json.dumps(choices)))
     for choice in choices:
         state = CanonicalState(grammar.start(), vocabulary)
@@ -94,7 +108,7 @@ def test_json_of_llguidance(request, model) -> None:
         },
     }  # fmt: skip
     grammar = llg.LlguidanceEngine(vocabulary, GrammarLimits()).json(schema, False)
-    text = json.dumps({"order_id": 12, "name": "Ada's  \"x\"", "tags": ["new", "newer"]})
+    text = json.dumps({"order_id": 12, "name": 'Ada\'s  "x"', "tags": ["new", "newer"]})
     state = CanonicalState(grammar.start(), vocabulary)
     assert walk(state, vocabulary.encode(text), vocabulary.words) >= 5
 

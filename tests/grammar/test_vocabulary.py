@@ -20,7 +20,11 @@ def test_look_ups_by_bytes(words, data) -> None:
     if data[-2:].isspace() and len(data) > 1:
         return
     expected = {
-        at: {i for i, word in enumerate(vocabulary.tokens) if word.startswith(data[at:]) and len(word) > len(data) - at}
+        at: {
+            i
+            for i, word in enumerate(vocabulary.tokens)
+            if word.startswith(data[at:]) and len(word) > len(data) - at
+        }
         for at in range(len(data))
     }
     assert {at: set(ids.tolist()) for at, ids in vocabulary.reaching_beyond(data)} == {

@@ -85,10 +85,22 @@ def test_nothing_to_do() -> None:
 
 def test_the_host_says_the_same() -> None:
     """Texts drawn at random under the masks: states and masks are the host's at every token."""
-    tokens = [*(bytes([i]) for i in range(32, 127)), b"yes", b"no", b"may", b"maybe", b"12", b"123", b", ", "é".encode()]
+    tokens = [
+        *(bytes([i]) for i in range(32, 127)),
+        b"yes",
+        b"no",
+        b"may",
+        b"maybe",
+        b"12",
+        b"123",
+        b", ",
+        "é".encode(),
+    ]
     end = len(tokens)
     vocabulary = Vocabulary([*tokens, b""], (end,), lambda text: [tokens.index(c.encode()) for c in text])
-    grammar = NativeEngine(vocabulary, GrammarLimits()).compile(GrammarSpec("regex", "((yes|no|maybe), )*[0-9]{2,5}é?"))
+    grammar = NativeEngine(vocabulary, GrammarLimits()).compile(
+        GrammarSpec("regex", "((yes|no|maybe), )*[0-9]{2,5}é?")
+    )
     table = automaton_table(grammar)
     assert table is not None
     count, lengths = len(table.mask_row), [len(token) for token in vocabulary.tokens]

@@ -50,7 +50,7 @@ class NativeEngine:
         return None
 
     def compile(self, spec: GrammarSpec) -> NativeGrammar:
-        words = self.vocabulary.words
+        dfa: Dfa | None
         if spec.kind == "choice":
             choices = self._choices(spec.text)
             dfa = choice_dfa(choices, self.limits.max_states)
@@ -58,7 +58,11 @@ class NativeEngine:
             dfa = self._dfa(spec.text)
             if not len(dfa):
                 raise GrammarError("regex matches no text that the model's tokens can write", param="regex")
-        machine: Machine = Choices(choices, self.tries, words) if dfa is None else Expression(dfa, self.tries, words)
+        machine: Machine
+        if dfa is None:
+            machine = Choices(choices, self.tries, self.vocabulary.words)
+        else:
+            machine = Expression(dfa, self.tries, self.vocabulary.words)
         grammar = NativeGrammar(machine, self.vocabulary)
         if not grammar.mask(machine.start).any():
             raise GrammarError(
@@ -85,7 +89,9 @@ class NativeEngine:
         try:
             texts = [choice.encode() for choice in choices]
         except UnicodeEncodeError:
-            raise GrammarError("choice holds half of a surrogate pair, which no text can", param="choice") from None
+            raise GrammarError(
+                "choice holds half of a surrogate pair, which no text can", param="choice"
+            ) from None
         missing = bytes(np.flatnonzero(~self.tries.writable()).astype(np.uint8))
         possible = [one for one in texts if one.translate(None, delete=missing) == one]
         if not possible:

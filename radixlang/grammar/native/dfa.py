@@ -7,7 +7,6 @@ out, so every state can go on or may end. Must not know tokens.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from os.path import commonprefix
 
 import numpy as np
 import numpy.typing as npt
@@ -91,7 +90,8 @@ def choice_dfa(choices: list[bytes], max_states: int) -> Dfa | None:
     rows: list[list[int]] = [[]]
     path, accepts, before = [0], set(), b""
     for text in choices:
-        shared = len(commonprefix([before, text]))
+        pairs = enumerate(zip(before, text, strict=False))
+        shared = next((i for i, (one, other) in pairs if one != other), min(len(before), len(text)))
         if len(rows) + len(text) - shared > max_states:
             return None
         del path[shared + 1 :]

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from radixlang.grammar.grammar import Mask
 from radixlang.grammar.native.dfa import DEAD, Dfa
-from radixlang.grammar.native.trie import SHORT, TokenTrie, TokenTries, walker
+from radixlang.grammar.native.trie import TokenTrie, TokenTries, walker
 
 SMALL = 64
 """automata with fewer states are not searched for states with equal masks"""
@@ -62,10 +62,10 @@ class Expression:
         self.dfa = dfa
         self._tries = tries
         self._words = words
-        self._next = memoryview(dfa.table.reshape(-1))
+        self._next = memoryview(dfa.table.reshape(-1).data)
         self._accepts = dfa.accepts.tolist()
         self._leads_on = (dfa.table != DEAD).any(1).tolist()
-        self._alike = _alike(dfa, SHORT)
+        self._alike = _alike(dfa, tries.short.longest)
         self._short: dict[int, Mask] = {}
 
     @property
@@ -140,8 +140,8 @@ def _alike(dfa: Dfa, longest: int) -> list[int]:
 
 
 class Choices:
-    """One of some texts. A place is (first, last + 1, length): the texts that may still be meant, as an interval of
-    the sorted ones, and how many bytes of them are written."""
+    """One of many texts. A place is (first, last + 1, length): the texts that may still be meant, as an interval
+    of the sorted ones, and how many bytes of them are written."""
 
     def __init__(self, choices: Iterable[bytes], tries: TokenTries, words: int) -> None:
         """`choices`: at least one."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 import sys
 import warnings
-from array import array
 from _sre import ascii_tolower, unicode_tolower  # type: ignore[import-not-found]
+from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ from re import _parser as sre  # type: ignore[attr-defined]
 from re._casefix import _EXTRA_CASES  # type: ignore[import-not-found]
 from typing import Any
 
-MAX_NODES = 20_000
+MAX_NODES = 6_000
 
 Ranges = tuple[tuple[int, int], ...]
 """code points, inclusive, ascending and apart"""
@@ -99,7 +99,8 @@ class _Builder:
             kept = flags & ~(re.ASCII | re.UNICODE) if added & (re.ASCII | re.UNICODE) else flags
             return self.sequence(body, follow, (kept | added) & ~removed)
         if kind in (op.MAX_REPEAT, op.MIN_REPEAT):
-            return self._repeat(*argument, follow, flags)
+            low, high, repeated = argument
+            return self._repeat(low, high, repeated, follow, flags)
         if kind is op.AT:
             return self._anchor(argument, follow, flags)
         return self._characters(_ranges(kind, argument, flags), follow)
@@ -237,7 +238,9 @@ def _any_case(written: Ranges, classes: Ranges, ascii_only: bool) -> Ranges:
     relatives = {} if ascii_only else _EXTRA_CASES
     small = _holder(written)
     wanted = {lower[point] for point in lower if small(point)}
-    wanted.update(more for point, others in relatives.items() if point in wanted or small(point) for more in others)
+    wanted.update(
+        more for point, others in relatives.items() if point in wanted or small(point) for more in others
+    )
     compared = _union([*written, *classes, *((point, point) for point in wanted)])
     inside = _holder(compared)
     changed = _union([(point, point) for point in lower])

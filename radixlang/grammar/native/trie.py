@@ -86,8 +86,8 @@ class TokenTrie:
         return self.order[_spread(self.first[nodes], self.first[nodes + 1])[0]]
 
 
-SHORT = 16
-"""bytes"""
+LONG = 0.004
+"""share of the tokens that count as long"""
 
 
 class TokenTries(NamedTuple):
@@ -99,7 +99,8 @@ class TokenTries(NamedTuple):
     @classmethod
     def of(cls, vocabulary: Vocabulary) -> TokenTries:
         order = vocabulary.order
-        short = vocabulary.lengths[order] <= SHORT
+        lengths = vocabulary.lengths[order]
+        short = lengths <= (np.quantile(lengths, 1 - LONG) if len(order) else 0)
         return cls(TokenTrie(vocabulary, order[short]), TokenTrie(vocabulary, order[~short]))
 
     def writable(self) -> npt.NDArray[np.bool_]:
@@ -116,15 +117,15 @@ def _before(nodes: npt.NDArray[np.integer], width: int) -> npt.NDArray[np.int64]
 
 def _spread(low: Ints, high: Ints) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """The numbers of all intervals [low, high) one after the other, and for each number its interval's index."""
-    counts = (high - low).astype(np.int64)
+    counts: npt.NDArray[np.int64] = (high - low).astype(np.int64)
     of = np.repeat(np.arange(len(low)), counts)
     firsts = np.cumsum(counts) - counts
-    return np.arange(len(of)) - firsts[of] + low[of], of
+    return (np.arange(len(of)) - firsts[of] + low[of]).astype(np.int64), of
 
 
 def walk_levels(trie: TokenTrie, table: Ints, state: int, out: Mask) -> None:
-    """Set the bits of the tokens all of whose bytes can be read from a state. `table` int32 [states, 256] holds the
-    next state for each byte, -1 for none; `out` [words]. Level by level, in numpy."""
+    """Set the bits of the tokens all of whose bytes can be read from a state. `table` int32 [states, 256] holds
+    the next state for each byte, -1 for none; `out` [words]. Level by level, in numpy."""
     nodes, of = np.arange(trie.children[0], trie.children[1]), np.full(1, state, np.int32)
     came = np.repeat(of, len(nodes))
     bits = np.zeros(len(out) * 32, np.uint8)
