@@ -32,7 +32,7 @@ class NativeEngine:
         self.limits = limits
         self._tries: TokenTries | None = None
         self._lock = threading.Lock()
-        self._dfa = lru_cache(16)(self._make_dfa)
+        self._dfa = lru_cache(4)(self._make_dfa)
 
     def warm_up(self) -> None:
         """The token tree, the compiled walk, and the largest classes of characters."""
