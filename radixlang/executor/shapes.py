@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 MAX_BATCH = 512
 MAX_TOKENS = 2048
-LAUNCH_BYTES = 200e9
+LAUNCH_BYTES = 500e9
 """a layer's bytes of weights times tokens: what a large GPU computes while the layer's kernels are launched one by
-one (0.4 ms)"""
+one (0.7 ms)"""
 FEW_ROWS = 32
 """prompt steps of no more rows have graphs of their own: logits and attention tiles of padding cost something"""
 GRAPH_BYTES = 4 << 20
