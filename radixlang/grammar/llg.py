@@ -16,7 +16,7 @@ from llguidance.gbnf_to_lark import any_to_lark
 from radixlang.grammar.errors import GrammarError, GrammarFailure
 from radixlang.grammar.grammar import Grammar, Mask
 from radixlang.grammar.limits import GrammarLimits
-from radixlang.grammar.spec import read_json
+from radixlang.grammar.spec import read_choices, read_json
 from radixlang.grammar.structural_tag import literal_pieces, to_lark
 from radixlang.messages import GrammarSpec
 
@@ -112,7 +112,7 @@ def json_options(any_whitespace: bool) -> Any:
 
 def _lark_of(spec: GrammarSpec) -> str:
     if spec.kind == "choice":
-        return "start: " + literal_pieces(read_json(spec.text, "choice"))
+        return "start: " + literal_pieces(read_choices(spec.text))
     try:
         return any_to_lark(spec.text)
     except Exception as error:

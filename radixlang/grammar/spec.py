@@ -22,7 +22,9 @@ def key_of(spec: GrammarSpec) -> str:
     return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def spec_of(sampling: SamplingParams, any_whitespace: bool = False, refuse_residual: bool = False) -> GrammarSpec | None:
+def spec_of(
+    sampling: SamplingParams, any_whitespace: bool = False, refuse_residual: bool = False
+) -> GrammarSpec | None:
     """The constraint in sampling parameters, None if there is none.
 
     Raises:
@@ -38,6 +40,18 @@ def spec_of(sampling: SamplingParams, any_whitespace: bool = False, refuse_resid
             read_json(text, kind)
         return GrammarSpec(kind, text, any_whitespace, refuse_residual)
     return None
+
+
+def read_choices(text: str) -> list[str]:
+    """The texts of a `choice`.
+
+    Raises:
+        GrammarError: it is no JSON list of texts, or an empty one.
+    """
+    choices = read_json(text, "choice")
+    if not isinstance(choices, list) or not choices or not all(isinstance(one, str) for one in choices):
+        raise GrammarError("choice must be a list of texts that is not empty", param="choice")
+    return choices
 
 
 def read_json(text: str, param: str) -> object:

@@ -77,7 +77,8 @@ def test_kinds(engine, spec, text) -> None:
     "spec",
     [
         GrammarSpec("regex", "("), GrammarSpec("ebnf", "root ::= nowhere"), GrammarSpec("ebnf", "((("),
-        GrammarSpec("choice", "[1"), GrammarSpec("regex", "(?=a)b"),
+        GrammarSpec("choice", "[1"),
+        GrammarSpec("choice", "[]"), GrammarSpec("regex", "(?=a)b"),
     ],
 )  # fmt: skip
 def test_what_is_refused_says_what_it_is(engine, spec) -> None:

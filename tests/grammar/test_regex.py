@@ -154,7 +154,8 @@ def test_matches_nothing(pattern) -> None:
         ("(?=a)b", "assert"), (r"(a)\1", "groupref"), (r"a\b", "word boundaries"), ("(?m)^a", "ends of lines"),
         ("(?>a)", "atomic"), ("a++", "possessive"), ("(", "missing"), (r"\p{L}", "bad escape"),
         ("(" * 5000 + ")" * 5000, "nested"), ("(((a{1,100}){1,100}){1,100}){1,100}", "nodes"),
-        ("(?:a?){2900}", "states"), ("(?:a?b?){50}(?:a?.?){300}", "states"), ("(a|b)*a(a|b){20}", "states"), (".*a.{20}", "states"),
+        ("(?:a?){2900}", "states"),
+        ("(?:a?b?){50}(?:a?.?){300}", "states"), ("(a|b)*a(a|b){20}", "states"), (".*a.{20}", "states"),
         ("a{99999999999999999999}", "too large"),
     ],
 )  # fmt: skip

@@ -16,7 +16,7 @@ from radixlang.grammar.native.dfa import Dfa, build, choice_dfa
 from radixlang.grammar.native.machines import Choices, Expression, Machine
 from radixlang.grammar.native.regex import Unsuitable, regex_automaton
 from radixlang.grammar.native.trie import TokenTries, walker
-from radixlang.grammar.spec import read_json
+from radixlang.grammar.spec import read_choices
 from radixlang.grammar.vocabulary import Vocabulary
 from radixlang.messages import GrammarSpec
 
@@ -83,11 +83,8 @@ class NativeEngine:
         return build(regex_automaton(pattern), self.limits.max_states, self.tries.writable())
 
     def _choices(self, text: str) -> list[bytes]:
-        choices = read_json(text, "choice")
-        if not isinstance(choices, list) or not choices or not all(isinstance(one, str) for one in choices):
-            raise GrammarError("choice must be a list of texts that is not empty", param="choice")
         try:
-            texts = [choice.encode() for choice in choices]
+            texts = [choice.encode() for choice in read_choices(text)]
         except UnicodeEncodeError:
             raise GrammarError(
                 "choice holds half of a surrogate pair, which no text can", param="choice"
