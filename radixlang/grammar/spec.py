@@ -54,6 +54,18 @@ def make_spec(
     return GrammarSpec(kind, text, any_whitespace, refuse_residual)
 
 
+def read_choices(text: str) -> list[str]:
+    """The texts of a `choice`.
+
+    Raises:
+        GrammarError: it is no JSON list of texts, or an empty one.
+    """
+    choices = read_json(text, "choice")
+    if not isinstance(choices, list) or not choices or not all(isinstance(one, str) for one in choices):
+        raise GrammarError("choice must be a list of texts that is not empty", param="choice")
+    return choices
+
+
 def read_json(text: str, param: str) -> object:
     """The value of a JSON text.
 
