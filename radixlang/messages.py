@@ -43,6 +43,8 @@ class GrammarSpec(msgspec.Struct, frozen=True, array_like=True):
     """the text begins with thoughts, which end with these token ids; the constraint holds after them"""
     thinking_budget: int | None = None
     """most tokens of the thoughts; then their end is forced"""
+    thinking_start: int | None = None
+    """there are thoughts only if this token comes first; None: there always are"""
 
 
 class Generate(msgspec.Struct, tag=True, array_like=True):

@@ -87,6 +87,10 @@ class Engine(Protocol):
 
     def __init__(self, vocabulary: Vocabulary, limits: GrammarLimits) -> None: ...
 
+    def warm_up(self) -> None:
+        """Make what the first compilation would otherwise have to make."""
+        ...
+
     def supports(self, spec: GrammarSpec) -> str | None:
         """None, or why this engine does not take the constraint, in a sentence; cheap."""
         ...
