@@ -2,13 +2,13 @@
 
     python benchmarks/hostile.py [--sections cost server] [--model default] [--seconds 20] [--out FILE]
 
-`cost`: every constraint of hostile_grammars.py in this process: refused with a sentence, or compiled; then a random
-walk over its masks. CPU seconds of compilation (limit 2), growth of the resident set (limit 256 MiB; it holds what the
-libraries keep), the longest step of the walk. `server`: a server in a process of its own, one unconstrained request
-after another; in turns alone, beside clients with short harmless requests and beside clients that send hostile
-constraints in a loop, a new one each time so that no cache helps: its tokens a second, and whether every hostile
-answer was a text or a 400.
-Exits with 1 when a limit is passed, the server dies, or an answer is neither.
+`cost`: every constraint of hostile_grammars.py in this process: refused with a sentence, or compiled; then a
+random walk over its masks. CPU seconds of compilation (limit 2), growth of the resident set (limit 256 MiB; it
+holds what the libraries keep), the longest step of the walk. `server`: a server in a process of its own, one
+unconstrained request after another; in turns alone, beside clients with short harmless requests and beside clients
+that send hostile constraints in a loop, a new one each time so that no cache helps: its tokens a second, and
+whether every hostile answer was a text or a 400. Exits with 1 when a limit is passed, the server dies, or an
+answer is neither.
 """
 
 from __future__ import annotations
@@ -73,9 +73,19 @@ def walked(grammar: Any, words: int, seed: int) -> tuple[list[float], str]:
 def costs(vocabulary: Vocabulary) -> tuple[list[str], bool]:
     """(rows of the table, whether all limits are kept)."""
     manager = GrammarManager(lambda: vocabulary, workers=1)
-    for spec in (GrammarSpec("regex", r"\w+"), GrammarSpec("json_schema", "{}"), GrammarSpec("ebnf", 'root ::= "a"')):
+    for spec in (
+        GrammarSpec("regex", r"\w+"),
+        GrammarSpec("json_schema", "{}"),
+        GrammarSpec("ebnf", 'root ::= "a"'),
+    ):
         walked(manager.get(spec).result(), vocabulary.words, 0)  # tables that are made once
-    rows, kept = ["| constraint | kind | outcome | compile CPU ms | MiB | longest step ms |", "|---|---|---|---:|---:|---:|"], True
+    rows, kept = (
+        [
+            "| constraint | kind | outcome | compile CPU ms | MiB | longest step ms |",
+            "|---|---|---|---:|---:|---:|",
+        ],
+        True,
+    )
     for name, (kind, text) in hostile().items():
         memory, began, steps = resident(), time.process_time(), [0.0]
         try:
@@ -92,8 +102,8 @@ def costs(vocabulary: Vocabulary) -> tuple[list[str], bool]:
         good = took <= CPU_LIMIT and grown <= MEMORY_LIMIT and longest <= STEP_LIMIT
         kept &= good
         rows.append(
-            f"| {name.replace('|', '¦')} | {kind} | {outcome}{'' if good else ' **FAIL**'} | {1e3 * took:.0f} | {grown:.0f} "
-            f"| {1e3 * longest:.1f} |"
+            f"| {name.replace('|', '¦')} | {kind} | {outcome}{'' if good else ' **FAIL**'} "
+            f"| {1e3 * took:.0f} | {grown:.0f} | {1e3 * longest:.1f} |"
         )
     manager.close()
     return rows, kept
@@ -175,7 +185,9 @@ def beside(model: str, args: argparse.Namespace) -> tuple[list[str], bool]:
                 stop.set()
                 for thread in threads:
                     thread.join()
-        alive = server.process.poll() is None and post(server.url, "Still", plain | {"max_new_tokens": 2})[0] == 200
+        alive = (
+            server.process.poll() is None and post(server.url, "Still", plain | {"max_new_tokens": 2})[0] == 200
+        )
     alone, friends, foes = (statistics.median(found) for found in speeds.values())
     broken = {text: count for text, count in seen.items() if text.startswith("broken")}
     rows = [
@@ -185,7 +197,8 @@ def beside(model: str, args: argparse.Namespace) -> tuple[list[str], bool]:
         f"| tokens/s, median | {alone:.1f} | {friends:.1f} | {foes:.1f} | {foes / friends:.2f} |",
         f"| slowest | {' | '.join(f'{min(found):.1f}' for found in speeds.values())} | |",
         f"| requests | {' | '.join(str(len(found)) for found in speeds.values())} | |",
-        f"| hostile answers: texts / 400s / broken | | | {seen['text']} / {seen['400']} / {sum(broken.values())} | |",
+        f"| hostile answers: texts / 400s / broken | | "
+        f"| {seen['text']} / {seen['400']} / {sum(broken.values())} | |",
         f"| server alive at the end | | | {'yes' if alive else 'NO'} | |",
     ]
     rows += [f"\n{count} × {text}" for text, count in broken.items()]

@@ -1,13 +1,14 @@
 """Jump-forward: the same greedy texts with and without, and the time it saves.
 
-    python benchmarks/jump.py [--sections equal time] [--model default] [--data ../shared/data/json_schemas] [--out FILE]
+    python benchmarks/jump.py [--sections equal time] [--model default] [--data FOLDER] [--out FILE]
 
-Two engines, one with `--disable-jump-forward`, take turns in one run. `equal`: greedy texts of real schemas (the first
-that compile of a shuffled set, several prompts each) are compared token by token; where two differ, the log-probabilities
-of both tokens given the common beginning say whether it was a tie that a prefill and a decode step break differently.
-`time`: a record of 25 long required keys with short values, its facts in the prompt, alone and 8 at once; the order
-changes with every turn. Which share of tokens is forced in real instances, and whether these are the tokenizer's, is in
-`benchmarks/grammar.py jump`. Exits with 1 when a bar is missed: 99 % equal, 1.3 times as fast.
+Two engines, one with `--disable-jump-forward`, take turns in one run. `equal`: greedy texts of real schemas (the
+first that compile of a shuffled set, several prompts each) are compared token by token; where two differ, the
+log-probabilities of both tokens given the common beginning say whether it was a tie that a prefill and a decode
+step break differently. `time`: a record of 25 long required keys with short values, its facts in the prompt, alone
+and 8 at once; the order changes with every turn. Which share of tokens is forced in real instances, and whether
+these are the tokenizer's, is in `benchmarks/grammar.py jump`. Exits with 1 when a bar is missed: 99 % equal, 1.3
+times as fast.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ FACTS: dict[str, tuple[dict[str, Any], str]] = {
     "number_of_individual_packages": ({"type": "integer", "minimum": 0, "maximum": 99}, "12 packages"),
     "total_gross_weight_in_kilograms": ({"type": "integer", "minimum": 0, "maximum": 999}, "weighing 340 kg"),
     "temperature_controlled_transport": ({"type": "boolean"}, "cooled on the way"),
-    "maximum_permitted_temperature_celsius": ({"type": "integer", "minimum": 0, "maximum": 30}, "to at most 8 degrees"),
+    "maximum_permitted_temperature_celsius": (
+        {"type": "integer", "minimum": 0, "maximum": 30},
+        "to at most 8 degrees",
+    ),
     "dangerous_goods_classification": ({"enum": ["none", "flammable", "corrosive"]}, "no dangerous goods"),
     "country_of_origin_code": ({"enum": ["DE", "FR", "IT", "PL"]}, "from France (FR)"),
     "country_of_destination_code": ({"enum": ["DE", "FR", "IT", "PL"]}, "to Poland (PL)"),
@@ -101,7 +105,10 @@ def equal(pair: dict[bool, Engine], args: argparse.Namespace) -> tuple[str, bool
         if total >= args.texts:
             break
         about = json.dumps(line["schema"], ensure_ascii=False)[:500]
-        prompts = [PROMPT.format(f"{about}\nWrite about {topic}.") for topic in ("a bakery", "the moon", "Ada Lovelace", "tea")]
+        prompts = [
+            PROMPT.format(f"{about}\nWrite about {topic}.")
+            for topic in ("a bakery", "the moon", "Ada Lovelace", "tea")
+        ]
         try:
             both = {jump: texts(engine, prompts, line["schema"], args.new) for jump, engine in pair.items()}
         except RequestError as error:
@@ -116,14 +123,18 @@ def equal(pair: dict[bool, Engine], args: argparse.Namespace) -> tuple[str, bool
                 notes.append(f"- {line['id']}: {where}")
         print(f"{same} of {total} equal", file=sys.stderr, flush=True)
     good = same >= EQUAL * total
-    row = f"| {total} | {tokens:,} | {same} ({100 * same / total:.1f} %) | ≥ {100 * EQUAL:.0f} % | {'pass' if good else 'FAIL'} |"
+    share, verdict = 100 * same / total, "pass" if good else "FAIL"
+    row = f"| {total} | {tokens:,} | {same} ({share:.1f} %) | ≥ {100 * EQUAL:.0f} % | {verdict} |"
     head = "| greedy texts | tokens | equal with and without | bar | |\n|---:|---:|---:|---:|---|\n"
     return head + row + "".join("\n" + note for note in (["", *notes] if notes else [])), good
 
 
 def timed(pair: dict[bool, Engine], args: argparse.Namespace) -> tuple[str, bool]:
     facts = ". ".join(fact for _, fact in FACTS.values())
-    rows = ["| at once | tokens a text | s with jumps | s without | ratio | bar | |", "|---:|---:|---:|---:|---:|---:|---|"]
+    rows = [
+        "| at once | tokens a text | s with jumps | s without | ratio | bar | |",
+        "|---:|---:|---:|---:|---:|---:|---|",
+    ]
     kept = True
     for batch in args.batches:
         seconds: dict[bool, list[float]] = {True: [], False: []}
@@ -151,7 +162,9 @@ def main() -> int:
     parser.add_argument("--sections", nargs="+", choices=["equal", "time"], default=["equal", "time"])
     parser.add_argument("--model", default="default")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--data", type=Path, default=Path(__file__).parents[2] / "shared" / "data" / "json_schemas")
+    parser.add_argument(
+        "--data", type=Path, default=Path(__file__).parents[2] / "shared" / "data" / "json_schemas"
+    )
     parser.add_argument("--texts", type=int, default=200)
     parser.add_argument("--new", type=int, default=64)
     parser.add_argument("--turns", type=int, default=5)

@@ -1,13 +1,14 @@
 """Constrained texts of a model, judged by other programs: every finished one is right, every cut one could go on.
 
-    python benchmarks/structured.py --data ../shared/data/json_schemas [--schemas 100] [--generations 1000] [--out FILE]
+    python benchmarks/structured.py --data FOLDER [--schemas 100] [--generations 1000] [--out FILE]
 
-Draws schemas (the first that compile, of a shuffled set), regular expressions, choices and grammars, and generates at
-temperatures 0, 0.8 and 2 from the packaged model and from one of random weights with the same tokenizer. Judges:
-for schemas `json` (neither NaN nor Infinity; keys that come twice are counted) and jsonschema-rs with the schema's
-draft, for regular expressions `re.fullmatch`, for choices the list, for grammars a regular expression that says the
-same. A text that ends by `length` must be taken token by token by a fresh state of its grammar, which must allow
-something after it. A request that fails is a dead end. Exits with 1 on any wrong text or dead end.
+Draws schemas (the first that compile, of a shuffled set), regular expressions, choices and grammars, and generates
+at temperatures 0, 0.8 and 2 from the packaged model and from one of random weights with the same tokenizer.
+Judges: for schemas `json` (neither NaN nor Infinity; keys that come twice are counted) and jsonschema-rs with the
+schema's draft, for regular expressions `re.fullmatch`, for choices the list, for grammars a regular expression
+that says the same. A text that ends by `length` must be taken token by token by a fresh state of its grammar,
+which must allow something after it. A request that fails is a dead end. Exits with 1 on any wrong text or dead
+end.
 """
 
 from __future__ import annotations
@@ -42,7 +43,16 @@ from radixlang.server.stream import GenerateRequest
 from radixlang.text.tokenizer import load_tokenizer
 
 TEMPERATURES = (0.0, 0.8, 2.0)
-TOPICS = ["a bakery", "a lighthouse", "the moon", "a lost dog", "Ada Lovelace", "a football club", "tea", "a bug report"]
+TOPICS = [
+    "a bakery",
+    "a lighthouse",
+    "the moon",
+    "a lost dog",
+    "Ada Lovelace",
+    "a football club",
+    "tea",
+    "a bug report",
+]
 REGEXES = [
     r"(25[0-5]|2[0-4]\d|1?\d?\d)(\.(25[0-5]|2[0-4]\d|1?\d?\d)){3}",
     r"\(\d{3}\) \d{3}-\d{4}",
@@ -169,7 +179,11 @@ def random_model(folder: Path, packaged: str) -> str:
     tokenizer = load_tokenizer(packaged)
     (folder / "tokenizer.json").write_text(tokenizer.backend.to_str())
     config = {key: value for key, value in TINY.items() if key != "name"}
-    config |= {"vocab_size": len(tokenizer.vocab_bytes()), "eos_token_id": list(tokenizer.eos_ids), "hidden_act": "silu"}
+    config |= {
+        "vocab_size": len(tokenizer.vocab_bytes()),
+        "eos_token_id": list(tokenizer.eos_ids),
+        "hidden_act": "silu",
+    }
     (folder / "config.json").write_text(json.dumps(config | {"torch_dtype": "float32"}))
     return str(folder)
 
@@ -184,7 +198,9 @@ async def generate(engine: Engine, work: list[tuple[Case, float, int]], args: ar
     gate = asyncio.Semaphore(args.batch)
 
     async def one(case: Case, temperature: float, turn: int) -> Any:
-        sampling = SamplingParams(temperature=temperature, max_new_tokens=args.max_tokens, sampling_seed=args.seed + turn)
+        sampling = SamplingParams(
+            temperature=temperature, max_new_tokens=args.max_tokens, sampling_seed=args.seed + turn
+        )
         request = GenerateRequest(text=prompt(case, turn), sampling=sampling, grammar=case.spec)
         async with gate:
             try:
@@ -214,11 +230,13 @@ def main() -> int:
     repeated, refused, bad = Repeated(), [], 0
     lines = [json.loads(line) for line in (args.data / "schemas.jsonl").read_text().splitlines()]
     random.Random(args.seed).shuffle(lines)
-    cases = {"json_schema": compiled((schema_case(line, repeated) for line in lines), manager, args.schemas, refused)}
+    cases = {
+        "json_schema": compiled((schema_case(line, repeated) for line in lines), manager, args.schemas, refused)
+    }
     for case in compiled(other_cases(), manager, 1 << 30, refused):
         cases.setdefault(case.kind, []).append(case)
-    head = "| model | kind | constraints | temperature | texts | finished | of these right | cut by length | of these viable "
-    table = [head + "| dead ends | tokens | s |", "|---|---|" + "---:|" * 10]
+    head = "| model | kind | constraints | temperature | texts | finished | of these right "
+    table = [head + "| cut by length | of these viable | dead ends | tokens | s |", "|---|---|" + "---:|" * 10]
     for name in args.models:
         with tempfile.TemporaryDirectory() as where:
             model = random_model(Path(where), packaged) if name == "random" else name
@@ -229,7 +247,10 @@ def main() -> int:
                     count = args.generations if kind == "json_schema" else args.others
                     for part, temperature in enumerate(TEMPERATURES):
                         turns = range(part, count, len(TEMPERATURES))
-                        work = [(members[turn // len(TEMPERATURES) % len(members)], temperature, turn) for turn in turns]
+                        work = [
+                            (members[turn // len(TEMPERATURES) % len(members)], temperature, turn)
+                            for turn in turns
+                        ]
                         began = time.perf_counter()
                         answers = engine._call(generate(engine, work, args))
                         seconds = time.perf_counter() - began
@@ -238,10 +259,13 @@ def main() -> int:
                         for text in wrong[: args.show]:
                             print(f"WRONG {name} {text}", file=sys.stderr, flush=True)
                         cells = [name, kind, len(members), temperature, len(work), tally["stop"], tally["right"],
-                                 tally["length"], tally["viable"], tally["dead"], tally["tokens"], f"{seconds:.0f}"]  # fmt: skip
+                                 tally["length"], tally["viable"], tally["dead"], tally["tokens"],
+                                 f"{seconds:.0f}"]  # fmt: skip
                         table.append("| " + " | ".join(map(str, cells)) + " |")
                         print(table[-1], file=sys.stderr, flush=True)
-    notes = f"Keys that came twice: {repeated.total()}. Constraints refused with a sentence before enough were found: "
+    notes = (
+        f"Keys that came twice: {repeated.total()}. Constraints refused with a sentence before enough were found: "
+    )
     notes += f"{len(refused)}" + "".join(f"\n- {text[:300]}" for text in refused)
     text = f"{environment('structured')}\n" + "\n".join(table) + f"\n\n{notes}\n"
     print(text)

@@ -9,8 +9,8 @@ from radixlang.messages import Progress, Ready, ToEngine
 from radixlang.process import Start, rank_name, run_stage
 
 SWITCH_INTERVAL = 1e-4
-"""seconds after which a thread of Python's must give way. The loop lets go of the interpreter several times in a step
-and, beside a thread that compiles a constraint, would wait 5 ms to get it back each time"""
+"""seconds after which a thread of Python's must give way. The loop lets go of the interpreter several times in a
+step and, beside a thread that compiles a constraint, would wait 5 ms to get it back each time"""
 
 
 def engine(start: Start, sender: ZmqSender) -> None:

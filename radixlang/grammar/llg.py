@@ -16,6 +16,7 @@ from llguidance.gbnf_to_lark import any_to_lark
 from radixlang.grammar.errors import GrammarError, GrammarFailure
 from radixlang.grammar.grammar import Grammar, Mask
 from radixlang.grammar.limits import GrammarLimits
+from radixlang.grammar.rust_regex import as_rust
 from radixlang.grammar.spec import read_choices, read_json
 from radixlang.grammar.structural_tag import literal_pieces, to_lark
 from radixlang.messages import GrammarSpec
@@ -60,7 +61,7 @@ class LlguidanceEngine:
             text = to_lark(read_json(spec.text, spec.kind), self.vocabulary, spec.any_whitespace)
             return self.lark(text, spec.kind)
         if spec.kind == "regex":
-            return self._grammar(LLMatcher.grammar_from_regex(spec.text), spec.kind)
+            return self._grammar(LLMatcher.grammar_from_regex(as_rust(spec.text)), spec.kind)
         if spec.text.count("::=") > self.max_rules:
             raise GrammarError(f"ebnf has more than {self.max_rules:,} rules", param="ebnf")
         return self.lark(_lark_of(spec), spec.kind)

@@ -21,7 +21,9 @@ from radixlang.grammar.schema.terms import Arr, Note, Notes, Num, Obj, Plain, Sh
 
 MAX_COMBINATIONS = 64  # ways to choose which optional properties are there
 MAX_PATTERNS = 8  # of one string; the library's test whether they exclude one another doubles with each
-MAX_OPTIONAL_PAIRS = 8_000_000  # of optional properties of an object, over all objects: 100 ns of the library's each
+MAX_OPTIONAL_PAIRS = (
+    8_000_000  # of optional properties of an object, over all objects: 100 ns of the library's each
+)
 MAX_POSITIONS = 8  # places where a `contains` item may be
 MAX_INLINE = 24  # nesting written in place; deeper states become definitions
 # Half surrogate pairs have no UTF-8; control characters would need \\u escapes, which we do not generate.

@@ -57,7 +57,7 @@ def holds_multiple(span: tuple, multiples: tuple[float, ...]) -> bool:
     found = math.ceil(first / step) * step
     if low_open and found == first:
         found += step
-    return found < last or found == last and not high_open
+    return found < last or (found == last and not high_open)
 
 
 def _least(values: tuple[float, ...]) -> Fraction:
