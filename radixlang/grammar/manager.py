@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,6 +22,9 @@ from radixlang.messages import GrammarSpec
 
 log = get_logger(__name__)
 
+_FAILED_BYTES = 1024
+"""what a constraint counts for in the cache that could not be compiled"""
+
 
 class CanonicalGrammar:
     """A grammar whose states are `CanonicalState`s."""
@@ -37,7 +41,8 @@ class CanonicalGrammar:
 class GrammarManager:
     """One per engine. `get` never blocks: it gives a future, which is done at once for what is known already.
 
-    `vocabulary` is called when the first constraint comes; `cache_bytes` bounds what is kept beside what is in use.
+    `vocabulary` is called when the first constraint comes; `cache_bytes` bounds what is kept beside what is
+    in use.
     """
 
     def __init__(
@@ -53,6 +58,7 @@ class GrammarManager:
             raise ConfigError(f"--grammar-backend {backend} is unknown; choose one of {names}.")
         self._make_vocabulary = vocabulary
         self._vocabulary: Vocabulary | None = None
+        self._making = threading.Lock()
         self._backend = backend
         self._limits = limits or GrammarLimits()
         self._engines: dict[str, Engine] = {}
@@ -61,6 +67,9 @@ class GrammarManager:
         self._known: OrderedDict[str, Future[Grammar]] = OrderedDict()
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="grammar")
         self._lock = threading.RLock()
+        self.hits = 0
+        """constraints that were known, or being compiled, when they were asked for"""
+        self._times: list[float] = []
 
     def get(self, spec: GrammarSpec) -> Future[Grammar]:
         """The compiled constraint; its result raises GrammarError when there is none."""
@@ -68,10 +77,27 @@ class GrammarManager:
         with self._lock:
             future = self._known.get(key)
             if future is None:
-                future = self._known[key] = self._pool.submit(self._compile, spec)
+                future = self._known[key] = self._pool.submit(self._timed, spec)
                 future.add_done_callback(lambda done: self._keep(key, done))
+            else:
+                self.hits += 1
             self._known.move_to_end(key)
         return future
+
+    def drop(self, spec: GrammarSpec) -> None:
+        """Nobody waits for the constraint any more: its compilation need not begin."""
+        key = key_of(spec)
+        with self._lock:
+            future = self._known.get(key)
+            if future is not None and future.cancel():
+                del self._known[key]
+                self._cached -= _FAILED_BYTES
+
+    def take_times(self) -> list[float]:
+        """Seconds that each compilation since the last call took."""
+        with self._lock:
+            times, self._times = self._times, []
+        return times
 
     def start(self, spec: GrammarSpec, grammar: Grammar) -> GrammarState:
         """A state for one request; `grammar` is what `get` gave for its constraint."""
@@ -83,14 +109,24 @@ class GrammarManager:
     def vocabulary(self) -> Vocabulary:
         """Made on first use."""
         if self._vocabulary is None:
-            self._vocabulary = self._make_vocabulary()
+            with self._making:  # both workers may want it first
+                if self._vocabulary is None:
+                    self._vocabulary = self._make_vocabulary()
         return self._vocabulary
 
     def close(self) -> None:
-        """Stop the workers; what they have begun is dropped."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        """End the workers. What they have begun is waited for, what they have not is dropped."""
+        self._pool.shutdown(cancel_futures=True)
 
     # ---- in a worker ----
+
+    def _timed(self, spec: GrammarSpec) -> Grammar:
+        began = time.perf_counter()
+        try:
+            return self._compile(spec)
+        finally:
+            with self._lock:
+                self._times.append(time.perf_counter() - began)
 
     def _compile(self, spec: GrammarSpec) -> Grammar:
         if self._backend == "none":
@@ -105,7 +141,7 @@ class GrammarManager:
             raise
         except RecursionError:
             raise GrammarError(f"{spec.kind} is nested too deeply", param=spec.kind) from None
-        except Exception as error:
+        except BaseException as error:  # a library's panic is no Exception
             log.error("a constraint could not be compiled", exc_info=error)
             raise GrammarError(f"{spec.kind} could not be compiled: {error}", param=spec.kind) from error
 
@@ -128,7 +164,7 @@ class GrammarManager:
 
     def _keep(self, key: str, done: Future[Grammar]) -> None:
         """Count a finished compilation, and forget the oldest ones beyond the limit."""
-        size = 1024 if done.cancelled() or done.exception() else done.result().nbytes
+        size = _size(done)
         with self._lock:
             self._cached += size
             for old in list(self._known):
@@ -137,4 +173,12 @@ class GrammarManager:
                 future = self._known[old]
                 if old != key and future.done():
                     del self._known[old]
-                    self._cached -= 1024 if future.cancelled() or future.exception() else future.result().nbytes
+                    self._cached -= _size(future)
+
+
+def _size(done: Future[Grammar]) -> int:
+    """Bytes that a finished compilation holds on to."""
+    error = None if done.cancelled() else done.exception()
+    if error is not None:  # its frames hold all that was built until then
+        error.__traceback__ = error.__context__ = error.__cause__ = None
+    return _FAILED_BYTES if done.cancelled() or error is not None else done.result().nbytes

@@ -65,7 +65,7 @@ class AnyState:
 
 
 class ThinkingGrammar:
-    """Thoughts, `end` (token ids), then `inner`. `budget`: most tokens of the thoughts before their end is forced."""
+    """Thoughts, `end` (token ids), then `inner`. `budget`: most tokens of thoughts before their end is forced."""
 
     def __init__(self, inner: Grammar, end: tuple[int, ...], budget: int | None, vocabulary: Vocabulary) -> None:
         self.inner = inner
@@ -73,7 +73,7 @@ class ThinkingGrammar:
         self.budget = budget
         self.nbytes = inner.nbytes
         # A text that ended with its thoughts would have no answer.
-        self.thoughts = vocabulary.mask_of(np.setdiff1d(np.arange(vocabulary.size), vocabulary.eos_ids))
+        self.thoughts = vocabulary.going_on
 
     def start(self) -> ThinkingState:
         return ThinkingState(self, self.inner.start())
@@ -139,7 +139,7 @@ class ThinkingState:
 
     @property
     def revises(self) -> bool:
-        return self._inner.revises
+        return not self._thinking and self._inner.revises
 
     def forced(self) -> list[int]:
         if not self._thinking:
