@@ -18,10 +18,8 @@ def finish_reason(request: Request, token: int, size: int) -> dict[str, Any] | N
         return {"type": "stop", "matched": token}
     if request.grammar is not None and request.grammar.finished:
         # The model has ended the text, or could do nothing else: then this says what it would have said.
-        return {
-            "type": "stop",
-            "matched": token if token in request.eos_ids else next(iter(request.eos_ids), None),
-        }
+        end = token if token in request.eos_ids else next(iter(request.eos_ids), None)
+        return {"type": "stop", "matched": end}
     if size >= request.limit:
         return {"type": "length", "length": size - request.prompt_length}
     return None

@@ -578,8 +578,8 @@ class Scheduler:
         self._outbox.append(self._fail(request, INTERNAL if error.ours else BAD_REQUEST, str(error)))
 
     def _jump(self, request: Request, flying: int) -> None:
-        """The host knows better than the device: the `flying` tokens on their way are surplus, what is to be computed
-        is computed from the host's tokens."""
+        """The host knows better than the device: the `flying` tokens on their way are surplus, and the row goes on
+        from the host's tokens."""
         columns, row = self._rows, request.row
         request.surplus += flying
         columns.fold(request)
@@ -634,8 +634,8 @@ class Scheduler:
             self._end(request)
 
     def masks(self, plan: StepPlan) -> np.ndarray | None:
-        """What may come next in the masked rows of a launched plan, [G, words]; None without such rows. All results
-        before it have been processed. Requests whose constraints fail end (see `take_messages`)."""
+        """What may come next in the masked rows of a launched plan, [G, words]; None without such rows. All
+        results before it have been processed. Requests whose constraints fail end (see `take_messages`)."""
         if not len(plan.masked):
             return None
         assert self._constraints is not None

@@ -172,16 +172,16 @@ class Limits:
     def _constrain(self, request: GenerateRequest, sampling: SamplingParams) -> SamplingParams:
         """Give the request the constraint that its parameters hold; the parameters without it."""
         grammar = spec_of(sampling, self._any_whitespace, self._refuse_residual)
-        if grammar is None and request.grammar is None:
+        if grammar is not None and request.grammar is not None:
+            raise RequestError("A request takes one constraint, and this one has two.", grammar.kind)
+        grammar = grammar or request.grammar
+        if grammar is None:
             return sampling
-        if grammar is not None:
-            if request.grammar is not None:
-                raise RequestError("A request takes one constraint, and this one has two.", grammar.kind)
-            request.grammar = grammar
         if not self.has_tokenizer:
             raise RequestError(
-                "Constraints need a tokenizer; this server runs with --skip-tokenizer-init.", request.grammar.kind
+                "Constraints need a tokenizer; this server runs with --skip-tokenizer-init.", grammar.kind
             )
+        request.grammar = grammar
         return msgspec.structs.replace(sampling, json_schema=None, regex=None, ebnf=None, structural_tag=None)
 
     def _check_logprobs(self, request: GenerateRequest, prompt_tokens: int) -> None:
