@@ -117,7 +117,7 @@ class FakeExecutor:
     """`executor.Executor` over a `FakeModel`. Plans run in order, and only when a result is asked for.
 
     A row that is granted the token `poison` is reported as failed. The steps in `broken` raise, and so does every
-    step that grants the token `curse`. A step with masked rows must be given their masks before the next is launched.
+    step that grants the token `curse`. Masked rows must be given their masks before the next step is launched.
     """
 
     num_pages: int

@@ -268,7 +268,7 @@ class Driver:
             self._judge_logprobs(outcome, prompt)
 
     def _judge_bound(self, outcome: Outcome, prompt: list[int], count: int, sampling: Any) -> None:
-        """An answer under a grammar: what one token after the other gives, and it does or does not get to its end."""
+        """An answer under a grammar is what one token after the other gives, whether it gets to its end or not."""
         tokens, finish = self._bound_answer(outcome.message, prompt, count, sampling)
         if outcome.finish is None:
             assert outcome.tokens == tokens[: len(outcome.tokens)]
@@ -309,9 +309,7 @@ class Driver:
                 return output, None
             output.append(token)
             position = len(prompt) + len(output) - 1
-            context.append(
-                self.model.extend(context[-1], self.model.slot(context[-1], token, position), position)
-            )
+            context.append(self.model.extend(context[-1], self.model.slot(context[-1], token, position), position))
             if token in sampling.end_ids:
                 return output, {"type": "stop", "matched": token}
             if state.finished:

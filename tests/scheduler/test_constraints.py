@@ -1,5 +1,5 @@
-"""Requests with grammars through the scheduler and the hash-chain executor: whatever the settings and whatever happens
-beside them, they say what one token after the other says."""
+"""Requests with grammars through the scheduler and the hash-chain executor: whatever the settings and whatever
+happens beside them, they say what one token after the other says."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from radixlang.messages import GrammarSpec
 from radixlang.sampling_params import SamplingParams
 from radixlang.scheduler import SchedulerLimits
-from tests.scheduler.driver import EOS, Driver, random_program
+from tests.scheduler.driver import EOS, Driver, Outcome, random_program
 from tests.scheduler.test_random import Optimist, random_limits
 
 
@@ -45,7 +45,8 @@ def test_grammars_do_not_depend_on_anything() -> None:
         seen += run(seed, (1, 4, 16)[seed % 3], min(seed % 4, 1), seed % 9 > 0).seen
     for what in (
         "bound stop", "bound length", "grammar failed", "vetoes", "taken back", "retracted", "abandoned", "forced",
-        "pending, bound", "landing, bound", "surplus, running", "surplus, waiting", "abort RUNNING", "abort WAITING",
+        "pending, bound", "landing, bound", "surplus, running", "surplus, waiting", "abort RUNNING",
+        "abort WAITING",
     ):  # fmt: skip
         assert seen[what] > 0, f"no program exercised {what!r}: {seen}"
 
@@ -75,7 +76,9 @@ def script(*places: list[int]) -> GrammarSpec:
     return GrammarSpec("script", json.dumps(places))
 
 
-def ask(grammar: GrammarSpec, depth: int = 1, jump: bool = True, driver: Driver | None = None, **params: Any) -> Any:
+def ask(
+    grammar: GrammarSpec, depth: int = 1, jump: bool = True, driver: Driver | None = None, **params: Any
+) -> tuple[Outcome, Driver]:
     """The outcome of one request, judged, and the driver."""
     driver = driver or Driver(LIMITS, depth, jump=jump)
     sampling = SamplingParams(**{"max_new_tokens": 20, "temperature": 0.0, **params})

@@ -21,8 +21,8 @@ BUDGET = 12
 
 
 class ToyState:
-    """`kind` of the specification: "plain"; "revises": some tokens are refused, and some of these take earlier ones
-    back; "breaks": raises what no grammar should after a while."""
+    """`kind` of the specification: "plain"; "revises": some tokens are refused, and some of these take earlier
+    ones back; "breaks": raises what no grammar should after a while."""
 
     def __init__(self, seed: int, kind: str) -> None:
         self._seed, self._kind = seed, kind
@@ -136,7 +136,7 @@ class ToyGrammar:
 
 
 class ToyManager:
-    """In place of a `GrammarManager`: compilations end when `work` says so. "wrong" specifications do not compile."""
+    """In place of a `GrammarManager`: compilations end when `work` says so. The kind "wrong" does not compile."""
 
     vocabulary = SimpleNamespace(words=1, eos_ids=(EOS,))
     hits = 0
