@@ -217,8 +217,7 @@ class Scheduler:
 
     def _settle_constraints(self) -> None:
         if self._constraints is not None and self._constraints.waiting:
-            for request, sentence, ours in self._constraints.settle():
-                self._outbox.append(self._fail(request, INTERNAL if ours else BAD_REQUEST, sentence))
+            self._fail_bound(self._constraints.settle())
 
     def _grant(self, step: StepBuilder, now: float) -> None:
         """Share the step out."""
@@ -542,7 +541,7 @@ class Scheduler:
                     room = request.limit - request.tokens.size - 1
                     tokens += self._constraints.jump(request, token, room, 0)
             except GrammarFailure as error:
-                self._fail_grammar(request, error)
+                self._fail_bound([(request, str(error), error.ours)])
                 return
         request.tokens.extend(np.array(tokens, np.int32))
         self._tell(request, tokens, news, now, logprobs)
@@ -562,20 +561,22 @@ class Scheduler:
                 columns.length[request.row] -= 1
                 self._go_back(request, undone)
                 return
-            tokens = [token]
-            columns.put(request, tokens)
-            flying = columns.flying(request)
-            more = self._constraints.jump(request, token, request.limit - columns.known(request), flying)
+            flying = columns.flying(request) - 1
+            room = request.limit - columns.known(request) - 1
+            more = self._constraints.jump(request, token, room, flying)
         except GrammarFailure as error:
-            self._fail_grammar(request, error)
+            self._fail_bound([(request, str(error), error.ours)])
             return
-        columns.put(request, more)
-        self._tell(request, tokens + more, news, now, logprobs)
+        tokens = [token, *more]
+        columns.put(request, tokens)
+        self._tell(request, tokens, news, now, logprobs)
         if more and request.state is State.RUNNING:
             self._jump(request, flying)
 
-    def _fail_grammar(self, request: Request, error: GrammarFailure) -> None:
-        self._outbox.append(self._fail(request, INTERNAL if error.ours else BAD_REQUEST, str(error)))
+    def _fail_bound(self, failures: list[tuple[Request, str, bool]]) -> None:
+        """Constraints have failed: with a sentence, and whether that is our fault."""
+        for request, sentence, ours in failures:
+            self._outbox.append(self._fail(request, INTERNAL if ours else BAD_REQUEST, sentence))
 
     def _jump(self, request: Request, flying: int) -> None:
         """The host knows better than the device: the `flying` tokens on their way are surplus, and the row goes on
@@ -647,8 +648,7 @@ class Scheduler:
             wanted = there and not request.surplus  # whatever is drawn for others is dropped
             rows.append((request, self._rows.known(request) - request.prompt_length) if wanted else None)
         masks, failed = self._constraints.masks(rows)
-        for request, sentence, ours in failed:
-            self._outbox.append(self._fail(request, INTERNAL if ours else BAD_REQUEST, sentence))
+        self._fail_bound(failed)
         return masks
 
     # ---- steps that raised ----

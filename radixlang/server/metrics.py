@@ -53,6 +53,7 @@ _QUEUE = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 300, 1000,
 ENGINE_GAUGES = {
     "num_running_reqs": "Requests that run.",
     "num_queue_reqs": "Requests that wait.",
+    "num_grammar_queue_reqs": "Requests whose constraints are being compiled.",
     "num_retracted_reqs": "Requests that had to give their memory back and wait to go on.",
     "gen_throughput": "Generated tokens per second.",
     "cache_hit_rate": "Share of prompt tokens that came out of the radix cache.",
