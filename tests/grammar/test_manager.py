@@ -76,9 +76,9 @@ def test_what_nobody_waits_for_does_not_begin(manager):
     manager.drop(spec("c"))
     manager.drop(spec("a"))  # has begun: is finished and kept
     assert late.cancelled()
+    assert manager.get(spec("a")) is running[0]
     manager.slow.go.set()
     assert manager.get(spec("c")).result(10).inner is manager.slow, "it may be asked for again"
-    assert manager.get(spec("a")) is running[0]
     assert sorted(manager.slow.begun) == ["a", "b", "c"]
 
 
