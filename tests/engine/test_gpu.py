@@ -164,8 +164,8 @@ PERSON = {
 
 
 def test_constraints_say_the_same_with_every_setting(smollm2_path):
-    """Forced tokens beside rows that decode, masks drawn behind graphs, penalties' buffers set up again after a jump;
-    tokens are refused and taken back."""
+    """Forced tokens beside rows that decode, masks drawn behind graphs, penalties' buffers set up again after a
+    jump; tokens are refused and taken back."""
     sampling = [{"temperature": 0}, {"temperature": 0.8, "frequency_penalty": 0.7, "repetition_penalty": 1.2}]
     constraints = [
         {"json_schema": json.dumps(PERSON)},
