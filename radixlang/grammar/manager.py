@@ -65,7 +65,6 @@ class GrammarManager:
             raise ConfigError(f"--grammar-backend {backend} is unknown; choose one of {names}.")
         self._make_vocabulary = vocabulary
         self._vocabulary: Vocabulary | None = None
-        self._making = threading.Lock()
         self._backend = backend
         self._limits = limits or GrammarLimits()
         self._engines: dict[str, Engine] = {}
