@@ -181,6 +181,10 @@ class Constraints:
         """Seconds that each compilation took, told once."""
         return self._manager.take_times()
 
+    def warm_up(self) -> None:
+        """Have the manager make what all compilations need."""
+        self._manager.warm_up()
+
     def close(self) -> None:
         """End the threads. A compilation that has begun is waited for: it has its limits."""
         self._manager.close()

@@ -733,6 +733,11 @@ class Scheduler:
             return {}
         return {"grammar_compilation_time_seconds": self._constraints.take_times()}
 
+    def warm_up(self) -> None:
+        """Prepare, beside the loop, what the first constraint would otherwise wait for."""
+        if self._constraints is not None:
+            self._constraints.warm_up()
+
     def close(self) -> None:
         """End what runs beside the engine's loop."""
         if self._constraints is not None:
