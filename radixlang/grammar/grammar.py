@@ -61,7 +61,8 @@ class GrammarState(Protocol):
 
     @property
     def revises(self) -> bool:
-        """`backtrack` may undo tokens: none is final before the text is complete."""
+        """`backtrack` may undo the newest token: neither that nor any after it is final before the text is
+        complete. Once true, it stays true."""
         ...
 
     def copy(self) -> GrammarState:

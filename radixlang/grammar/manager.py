@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,6 +25,8 @@ log = get_logger(__name__)
 
 _TRIM_EVERY = 256
 """requests between two looks at how much is held"""
+_FAILED_BYTES = 1024
+"""what a constraint counts for in the cache that could not be compiled"""
 
 
 class CanonicalGrammar:
@@ -72,6 +75,9 @@ class GrammarManager:
         self._lock = threading.RLock()
         self._making = threading.RLock()
         """held while a vocabulary or an engine is made; never by who only looks one up"""
+        self.hits = 0
+        """constraints that were known, or being compiled, when they were asked for"""
+        self._times: list[float] = []
 
     def get(self, spec: GrammarSpec) -> Future[Grammar]:
         """The compiled constraint; its result raises GrammarError when there is none."""
@@ -79,8 +85,10 @@ class GrammarManager:
         with self._lock:
             future = self._known.get(key)
             if future is None:
-                future = self._known[key] = self._pool.submit(self._compile, spec)
+                future = self._known[key] = self._pool.submit(self._timed, spec)
                 future.add_done_callback(lambda _done: self._trim())
+            else:
+                self.hits += 1
             self._known.move_to_end(key)
             self._asked += 1
             if self._asked % _TRIM_EVERY == 0:
@@ -90,6 +98,20 @@ class GrammarManager:
     def warm_up(self) -> Future[None]:
         """Make, in a worker, what the first constraint would otherwise wait for."""
         return self._pool.submit(self._prepare)
+
+    def drop(self, spec: GrammarSpec) -> None:
+        """Nobody waits for the constraint any more: its compilation need not begin."""
+        key = key_of(spec)
+        with self._lock:
+            future = self._known.get(key)
+            if future is not None and future.cancel():
+                del self._known[key]
+
+    def take_times(self) -> list[float]:
+        """Seconds that each compilation since the last call took."""
+        with self._lock:
+            times, self._times = self._times, []
+        return times
 
     def start(self, spec: GrammarSpec, grammar: Grammar) -> GrammarState:
         """A state for one request; `grammar` is what `get` gave for its constraint."""
@@ -103,16 +125,24 @@ class GrammarManager:
     def vocabulary(self) -> Vocabulary:
         """Made on first use."""
         if self._vocabulary is None:
-            with self._making:
+            with self._making:  # both workers may want it first
                 if self._vocabulary is None:
                     self._vocabulary = self._make_vocabulary()
         return self._vocabulary
 
     def close(self) -> None:
-        """Stop the workers; what they have begun is dropped."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        """End the workers. What they have begun is waited for, what they have not is dropped."""
+        self._pool.shutdown(cancel_futures=True)
 
     # ---- in a worker ----
+
+    def _timed(self, spec: GrammarSpec) -> Grammar:
+        began = time.perf_counter()
+        try:
+            return self._compile(spec)
+        finally:
+            with self._lock:
+                self._times.append(time.perf_counter() - began)
 
     def _compile(self, spec: GrammarSpec) -> Grammar:
         if self._backend == "none":
@@ -131,7 +161,7 @@ class GrammarManager:
             raise
         except RecursionError:
             raise GrammarError(f"{spec.kind} is nested too deeply", param=spec.kind) from None
-        except Exception as error:
+        except BaseException as error:  # a library's panic is no Exception
             log.error("a constraint could not be compiled", exc_info=error)
             raise GrammarError(f"{spec.kind} could not be compiled: {error}", param=spec.kind) from error
 
@@ -174,5 +204,9 @@ class GrammarManager:
                 total -= sizes[key]
 
 
-def _size(future: Future[Grammar]) -> int:
-    return 1024 if future.cancelled() or future.exception() else future.result().nbytes
+def _size(done: Future[Grammar]) -> int:
+    """Bytes that a finished compilation holds on to."""
+    error = None if done.cancelled() else done.exception()
+    if error is not None:  # its frames hold all that was built until then
+        error.__traceback__ = error.__context__ = error.__cause__ = None
+    return _FAILED_BYTES if done.cancelled() or error is not None else done.result().nbytes

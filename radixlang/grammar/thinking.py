@@ -82,7 +82,7 @@ class ThinkingGrammar:
         self.budget = budget
         self.nbytes = inner.nbytes
         # A text that ended with its thoughts would have no answer.
-        self.thoughts = vocabulary.mask_of(np.setdiff1d(np.arange(vocabulary.size), vocabulary.eos_ids))
+        self.thoughts = vocabulary.going_on
 
     def start(self) -> ThinkingState:
         return ThinkingState(self, self.inner.start())
@@ -161,7 +161,7 @@ class ThinkingState:
 
     @property
     def revises(self) -> bool:
-        return self._inner.revises
+        return not self._thinking and self._inner.revises
 
     def forced(self) -> list[int]:
         if not self._thinking:

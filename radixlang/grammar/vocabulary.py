@@ -98,6 +98,11 @@ class Vocabulary:
         """[words] the end tokens' bits."""
         return self.mask_of(self.eos_ids)
 
+    @cached_property
+    def going_on(self) -> npt.NDArray[np.int32]:
+        """[words] the bits of all tokens that do not end a text."""
+        return self.mask_of(np.setdiff1d(np.arange(self.size), self.eos_ids))
+
     def mask_of(self, ids: Sequence[int] | npt.NDArray[np.integer]) -> npt.NDArray[np.int32]:
         """[words] with the bits of `ids` set."""
         bits = np.zeros(self.words * 32, np.uint8)
