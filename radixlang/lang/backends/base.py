@@ -25,7 +25,7 @@ class Capabilities:
     completion: bool = True
     regex: bool = False
     json_schema: bool = False
-    select: Literal["logprobs", "logit_bias", "regex", "none"] = "none"
+    select: Literal["logprobs", "logit_bias", "json_schema", "regex", "none"] = "none"
     images: bool = False
     logprobs: bool = False
     prefix_cache: bool = False
