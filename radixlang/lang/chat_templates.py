@@ -141,31 +141,34 @@ def _mark() -> str:
     return f"turn-{uuid.uuid4().hex}"
 
 
-def _marked(system: str, user: str, assistant: str, after: str) -> dict[str, tuple[str, str]]:
+_Around = tuple[str, str]
+
+
+def _marked(system: str, user: str, assistant: str, after: str) -> tuple[_Around, _Around, _Around]:
     """Three openings with one ending."""
-    return {"system": (system, after), "user": (user, after), "assistant": (assistant, after)}
+    return (system, after), (user, after), (assistant, after)
 
 
 _CHATML = _marked("<|im_start|>system\n", "<|im_start|>user\n", "<|im_start|>assistant\n", "<|im_end|>\n")
-_LLAMA3 = _marked(
-    *(f"<|start_header_id|>{role}<|end_header_id|>\n\n" for role in ("system", "user", "assistant")), "<|eot_id|>"
-)
-_LLAMA4 = _marked(
-    *(f"<|header_start|>{role}<|header_end|>\n\n" for role in ("system", "user", "assistant")), "<|eot|>"
-)
-_JANUS = {
-    "system": ("", "\n\n"),
-    "user": ("<|User|>: ", "\n\n"),
-    "assistant": ("<|Assistant|>: ", "<｜end▁of▁sentence｜>"),
-}
-_INST = {"user": ("[INST] ", " [/INST]"), "assistant": ("", " </s><s>")}
-_COMMAND = tuple(f"<|START_OF_TURN_TOKEN|><|{role}_TOKEN|>" for role in ("SYSTEM", "USER", "CHATBOT"))
-_GRANITE = tuple(f"<|start_of_role|>{role}<|end_of_role|>" for role in ("system", "user", "assistant"))
+
+
+def _by_role(pattern: str, after: str, roles: str = "system user assistant") -> tuple[_Around, _Around, _Around]:
+    """Openings that differ by the role's name."""
+    system, user, assistant = (pattern.format(role) for role in roles.split())
+    return _marked(system, user, assistant, after)
+
+
+_LLAMA3 = _by_role("<|start_header_id|>{}<|end_header_id|>\n\n", "<|eot_id|>")
+_LLAMA4 = _by_role("<|header_start|>{}<|header_end|>\n\n", "<|eot|>")
+_JANUS = ("", "\n\n"), ("<|User|>: ", "\n\n"), ("<|Assistant|>: ", "<｜end▁of▁sentence｜>")
+_INST = ("[INST] ", " [/INST]"), ("", " </s><s>")
+_COMMAND = _by_role("<|START_OF_TURN_TOKEN|><|{}_TOKEN|>", "<|END_OF_TURN_TOKEN|>", "SYSTEM USER CHATBOT")
+_GRANITE = _by_role("<|start_of_role|>{}<|end_of_role|>", "<|end_of_text|>\n")
 _IM_END = ("<|im_end|>",)
 _HELPFUL = "You are a helpful assistant."
 _VISION = "<|vision_start|><|image_pad|><|vision_end|>"
 _VISION_VIDEO = "<|vision_start|><|video_pad|><|vision_end|>"
-_MINICPM = {"image_token": "(<image>./</image>)", "video_token": "(<video>./</video>)"}
+_IMAGE_TAG, _VIDEO_TAG = "(<image>./</image>)", "(<video>./</video>)"
 _VICUNA_SYSTEM = (
     "A chat between a curious user and an artificial intelligence assistant. "
     "The assistant gives helpful, detailed, and polite answers to the user's questions."
@@ -177,12 +180,12 @@ TEMPLATES: dict[str, RoleTemplate] = {
     for template in (
         RoleTemplate("default", ("SYSTEM:", "\n"), ("USER:", "\n"), ("ASSISTANT:", "\n")),
         RoleTemplate("claude", ("", ""), ("\n\nHuman: ", ""), ("\n\nAssistant:", "")),
-        RoleTemplate("chatml", **_CHATML, stop=_IM_END),
-        RoleTemplate("chatml-llava", **_CHATML, stop=_IM_END, default_system=_HELPFUL, image_token="<image>\n"),
-        RoleTemplate("qwen", **_CHATML, stop=_IM_END, default_system=_HELPFUL),
+        RoleTemplate("chatml", *_CHATML, stop=_IM_END),
+        RoleTemplate("chatml-llava", *_CHATML, stop=_IM_END, default_system=_HELPFUL, image_token="<image>\n"),
+        RoleTemplate("qwen", *_CHATML, stop=_IM_END, default_system=_HELPFUL),
         RoleTemplate(
             "qwen2-vl",
-            **_CHATML,
+            *_CHATML,
             stop=_IM_END,
             default_system=_HELPFUL,
             image_token=_VISION,
@@ -196,16 +199,16 @@ TEMPLATES: dict[str, RoleTemplate] = {
             default_system=_VICUNA_SYSTEM,
             image_token=" <image>\n",
         ),
-        RoleTemplate("llama-2-chat", ("[INST] <<SYS>>\n", "\n<</SYS>>\n\n"), **_INST, joined_system=True),
-        RoleTemplate("mistral", ("[SYSTEM_PROMPT] ", " [/SYSTEM_PROMPT]"), **_INST, stop=("</s>",)),
-        RoleTemplate("llama-3-instruct", **_LLAMA3, stop=("<|eot_id|>",)),
-        RoleTemplate("llama-3-instruct-llava", **_LLAMA3, stop=("<|eot_id|>",), image_token="<image>\n"),
-        RoleTemplate("llama-4", **_LLAMA4, stop=("<|eot|>",), image_token="<|image|>"),
-        RoleTemplate("minicpmv", **_CHATML, stop=_IM_END, **_MINICPM),
-        RoleTemplate("minicpmo", **_CHATML, stop=_IM_END, **_MINICPM),
-        RoleTemplate("janus", **_JANUS, image_token="<image_placeholder>\n"),
-        RoleTemplate("janus-pro", **_JANUS, image_token="<image_placeholder>\n"),
-        RoleTemplate("yi-1.5", ("", ""), _CHATML["user"], _CHATML["assistant"], stop=_IM_END),
+        RoleTemplate("llama-2-chat", ("[INST] <<SYS>>\n", "\n<</SYS>>\n\n"), *_INST, joined_system=True),
+        RoleTemplate("mistral", ("[SYSTEM_PROMPT] ", " [/SYSTEM_PROMPT]"), *_INST, stop=("</s>",)),
+        RoleTemplate("llama-3-instruct", *_LLAMA3, stop=("<|eot_id|>",)),
+        RoleTemplate("llama-3-instruct-llava", *_LLAMA3, stop=("<|eot_id|>",), image_token="<image>\n"),
+        RoleTemplate("llama-4", *_LLAMA4, stop=("<|eot|>",), image_token="<|image|>"),
+        RoleTemplate("minicpmv", *_CHATML, stop=_IM_END, image_token=_IMAGE_TAG, video_token=_VIDEO_TAG),
+        RoleTemplate("minicpmo", *_CHATML, stop=_IM_END, image_token=_IMAGE_TAG, video_token=_VIDEO_TAG),
+        RoleTemplate("janus", *_JANUS, image_token="<image_placeholder>\n"),
+        RoleTemplate("janus-pro", *_JANUS, image_token="<image_placeholder>\n"),
+        RoleTemplate("yi-1.5", ("", ""), _CHATML[1], _CHATML[2], stop=_IM_END),
         RoleTemplate(
             "yi-vl",
             ("", "\n\n"),
@@ -224,16 +227,16 @@ TEMPLATES: dict[str, RoleTemplate] = {
         ),
         RoleTemplate(
             "gemma-4-it",
-            **_marked("<|turn>system\n", "<|turn>user\n", "<|turn>model\n", "<turn|>\n"),
+            *_marked("<|turn>system\n", "<|turn>user\n", "<|turn>model\n", "<turn|>\n"),
             stop=("<turn|>",),
             image_token="<|image|>",
             video_token="<|video|>",
         ),
-        RoleTemplate("dbrx-instruct", **_CHATML, stop=_IM_END),
-        RoleTemplate("c4ai-command-r", **_marked(*_COMMAND, "<|END_OF_TURN_TOKEN|>")),
-        RoleTemplate("internvl-2-5", **_CHATML, stop=_IM_END, image_token="<image>"),
-        RoleTemplate("interns1", **_CHATML, stop=_IM_END, default_system=_HELPFUL, image_token="<image>"),
-        RoleTemplate("granite-3-instruct", **_marked(*_GRANITE, "<|end_of_text|>\n"), stop=("<|end_of_text|>",)),
+        RoleTemplate("dbrx-instruct", *_CHATML, stop=_IM_END),
+        RoleTemplate("c4ai-command-r", *_COMMAND),
+        RoleTemplate("internvl-2-5", *_CHATML, stop=_IM_END, image_token="<image>"),
+        RoleTemplate("interns1", *_CHATML, stop=_IM_END, default_system=_HELPFUL, image_token="<image>"),
+        RoleTemplate("granite-3-instruct", *_GRANITE, stop=("<|end_of_text|>",)),
         RoleTemplate(
             "deepseek-v3",
             ("", ""),
@@ -243,7 +246,7 @@ TEMPLATES: dict[str, RoleTemplate] = {
         ),
         RoleTemplate(
             "glm-4v",
-            **_marked("<|system|>\n", "<|user|>\n", "<|assistant|>\n", "\n"),
+            *_marked("<|system|>\n", "<|user|>\n", "<|assistant|>\n", "\n"),
             stop=("<|user|>", "<|endoftext|>", "<|observation|>"),
             image_token="<|begin_of_image|><|image|><|end_of_image|>",
             video_token="<|begin_of_video|><|video|><|end_of_video|>",
