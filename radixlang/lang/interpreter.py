@@ -166,7 +166,9 @@ class Program:
         if self.returned and not self.ended and not any(branch.busy for branch in self.branches):
             self.ended = True
             for branch in self.branches:
-                self.record.end(branch.span, branch.transcript.text, error=branch.error and str(branch.error))
+                said = {"messages": branch.transcript.messages_so_far()}
+                error = str(branch.error) if branch.error else None
+                self.record.end(branch.span, branch.transcript.text, said, error)
                 branch.changed()
             if self._begun is not None:
                 _in_background(self.backend.end(self.id))
@@ -583,6 +585,7 @@ class Branch(Watched):
         for branch in branches:
             branch.transcript = self.transcript.copy()
             branch.past = self.transcript.copy()
+            branch.span.prompt = text
             branch._prefix = prefix
             branch._cached = self._cached if prefix is self._prefix else len(text)
             branch._started = True

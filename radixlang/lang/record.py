@@ -19,7 +19,8 @@ class Span:
     Attributes:
         parent: id of the span it belongs to: a call's is its branch, a branch's the branch that forked.
         name: the variable, the program's name, or "".
-        prompt: what a call was made with (text), `text` what came back.
+        prompt: what a call was made with (text), `text` what came back; of a branch, what it shares with its
+            parent, and all that it said (as `messages` in its meta, too).
         prompt_tokens, cached_tokens, completion_tokens: as the backend counted them; None where it does not.
         fork_index: the place of a branch among its siblings.
         where: file and line of the statement.

@@ -144,6 +144,7 @@ class OpenAI(RemoteBackend):
         fields |= {"stream": True, "stream_options": {"include_usage": True}}
         reason = None
         usage: dict[str, Any] = {}
+        told: dict[str, list[Any]] = {}
         async with aclosing(self.items(lambda: create(**fields))) as chunks:
             async for chunk in chunks:
                 if getattr(chunk, "usage", None):
@@ -151,12 +152,13 @@ class OpenAI(RemoteBackend):
                 for choice in chunk.choices:
                     text = (choice.delta.content or "") if self.is_chat_model else choice.text
                     reason = choice.finish_reason or reason
-                    meta = self._logprobs(choice, params)
-                    if text or meta:
-                        yield Piece(text, meta)
+                    for key, values in self._logprobs(choice, params).items():
+                        told.setdefault(key, []).extend(values)
+                    if text:
+                        yield Piece(text)
         if reason is None:
             raise BackendError(f"The stream of {self.name} broke off before the answer's end.")
-        yield Piece("", finished(reason, **usage))
+        yield Piece("", finished(reason, **usage, **told))
 
     async def select(
         self, prompt: Prompt, choices: Sequence[str], method: ChoicesSamplingMethod

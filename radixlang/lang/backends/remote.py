@@ -306,6 +306,33 @@ def text_of(content: Any) -> str:
     return "".join(part.get("text", "") for part in content if part.get("type") == "text")
 
 
+class Cut:
+    """Ends a text before the first of `stops`, for APIs that do not take them: `feed` gives what is safe to show,
+    `rest` what was held back because a stop might have begun with it. `hit` says that there is nothing to come."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = stops
+        self._held = ""
+        self.hit = False
+
+    def feed(self, text: str) -> str:
+        """The text that is known to stand before any stop."""
+        text = self._held + text
+        hits = [at for stop in self._stops if (at := text.find(stop)) >= 0]
+        if hits:
+            self.hit, self._held = True, ""
+            return text[: min(hits)]
+        longest = max(map(len, self._stops), default=1)
+        tails = (text[len(text) - size :] for size in range(min(longest - 1, len(text)), 0, -1))
+        self._held = next((tail for tail in tails if any(stop.startswith(tail) for stop in self._stops)), "")
+        return text[: len(text) - len(self._held)]
+
+    def rest(self) -> str:
+        """What was held back, once the text has ended."""
+        held, self._held = self._held, ""
+        return held
+
+
 def split_data_uri(url: str) -> tuple[str, str] | None:
     """(media type, base64 text) of a data URI; None for other URLs."""
     if not url.startswith("data:"):
