@@ -285,9 +285,9 @@ class RemoteBackend(Backend):
 def transport_errors() -> tuple[type[Exception], ...]:
     """The errors of the HTTP libraries below the clients, which come through while a stream is read."""
     found: list[type[Exception]] = []
-    for name in ("httpx", "httpx2"):
+    for name, base in (("httpx", "TransportError"), ("httpx2", "TransportError"), ("aiohttp", "ClientError")):
         with suppress(ImportError):
-            found.append(importlib.import_module(name).TransportError)
+            found.append(getattr(importlib.import_module(name), base))
     return tuple(found)
 
 

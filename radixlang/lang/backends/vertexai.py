@@ -66,7 +66,9 @@ class VertexAI(RemoteBackend):
                 client["api_key"] = key
             else:
                 raise ConfigError(f"{self.name}: set GCP_PROJECT_ID and GCP_LOCATION, or GEMINI_API_KEY.")
-        options = {"timeout": int(timeout * 1000), **(client.pop("http_options", None) or {})}
+        # One attempt: without options of its own the client repeats broken connections after up to ten seconds.
+        options = {"timeout": int(timeout * 1000), "retry_options": {"attempts": 1}}
+        options |= client.pop("http_options", None) or {}
         try:
             self._client = library.Client(http_options=options, **client)
         except (ValueError, TypeError) as error:
