@@ -18,7 +18,7 @@ from typing import Any
 
 from radixlang.errors import ProgramError, RadixLangError
 from radixlang.lang import ir
-from radixlang.lang.backends.base import Backend, Piece, Prompt, extended
+from radixlang.lang.backends.base import Backend, Piece, Prompt
 from radixlang.lang.loop import Watched, get_loop
 from radixlang.lang.params import SamplingParams
 from radixlang.lang.reasoning import split_reasoning
@@ -100,6 +100,7 @@ class Program:
         defaults: SamplingParams,
         stream: bool = False,
         num_api_spec_tokens: int | None = None,
+        background: bool = False,
     ) -> None:
         self.name = name
         self.id = uuid.uuid4().hex
@@ -107,6 +108,8 @@ class Program:
         self.template = backend.chat_template()
         self.defaults = defaults
         self.stream = stream
+        #: the function runs in a thread or task of its own, so that names may still appear while others read
+        self.background = background
         capabilities = backend.capabilities
         #: whole turns of the assistant are collected and made in one call
         self.by_turns = num_api_spec_tokens is not None and capabilities.chat and not capabilities.completion
@@ -177,8 +180,9 @@ class Program:
         """Nobody can read this program any more."""
         if not self.ended:
             self.cancel("The program was forgotten before it had finished.")
-        elif self.error is not None and not self.error_was_read:
-            log.warning("program %s failed, and nobody read its error: %s", self.name, self.error)
+        elif not self.error_was_read:
+            for error in [branch.error for branch in self.branches if branch.error is not None][:1]:
+                log.warning("program %s failed, and nobody read its error: %s", self.name, error)
 
 
 class Branch(Watched):
@@ -212,7 +216,7 @@ class Branch(Watched):
         self.past = self.transcript  # as it was at the fork
         self.error: ProgramError | None = None
         self.done = 0  # statements that have run
-        self.span = program.record.begin(
+        self.span: Span = program.record.begin(
             "branch" if parent else "program",
             parent.span.id if parent else None,
             name=program.name,
