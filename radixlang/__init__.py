@@ -32,14 +32,20 @@ if TYPE_CHECKING:
         user_end,
         video,
     )
+    from radixlang.lang.backends.anthropic import Anthropic
+    from radixlang.lang.backends.crusoe import Crusoe
+    from radixlang.lang.backends.litellm import LiteLLM
+    from radixlang.lang.backends.openai import OpenAI
     from radixlang.lang.backends.runtime import Runtime
     from radixlang.lang.backends.runtime_endpoint import RuntimeEndpoint
+    from radixlang.lang.backends.vertexai import VertexAI
     from radixlang.lang.choices import (
         greedy_token_selection,
         token_length_normalized,
         unconditional_likelihood_normalized,
     )
     from radixlang.lang.global_config import global_config
+    from radixlang.lang.show import show
     from radixlang.llm import Engine
     from radixlang.sampling_params import SamplingParams
 
@@ -83,6 +89,12 @@ _LAZY = {
     "unconditional_likelihood_normalized": f"{_CHOICES}:unconditional_likelihood_normalized",
     "Runtime": f"{_BACKENDS}.runtime:Runtime",
     "RuntimeEndpoint": f"{_BACKENDS}.runtime_endpoint:RuntimeEndpoint",
+    "Anthropic": f"{_BACKENDS}.anthropic:Anthropic",
+    "Crusoe": f"{_BACKENDS}.crusoe:Crusoe",
+    "LiteLLM": f"{_BACKENDS}.litellm:LiteLLM",
+    "OpenAI": f"{_BACKENDS}.openai:OpenAI",
+    "VertexAI": f"{_BACKENDS}.vertexai:VertexAI",
+    "show": "radixlang.lang.show:show",
 }
 
 __all__ = [  # noqa: PLE0604 - the table above is the one list of names

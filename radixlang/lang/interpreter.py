@@ -517,7 +517,7 @@ class Branch(Watched):
         except BaseException as error:
             record.end(span, error=str(error) or type(error).__name__)
             raise
-        record.end(span, decision.decision, decision.meta_info)
+        record.end(span, decision.decision, {"choices": list(select.choices), **decision.meta_info})
         self.transcript.say(decision.decision)
         self._cached = len(self.transcript.text)
         value = statement.values[0] if statement.values else Value()

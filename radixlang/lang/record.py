@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -44,6 +46,20 @@ class Span:
     meta: dict[str, Any] = field(default_factory=dict)
 
 
+_keepers: list[list[Record]] = []
+
+
+@contextlib.contextmanager
+def keeping() -> Iterator[list[Record]]:
+    """A list that every record made in the meantime, in any thread, goes into."""
+    kept: list[Record] = []
+    _keepers.append(kept)
+    try:
+        yield kept
+    finally:
+        _keepers.remove(kept)
+
+
 class Record:
     """The spans of one program, its forks included. `began` is in seconds since the epoch."""
 
@@ -53,6 +69,8 @@ class Record:
         self.began = time.time()
         self.spans: list[Span] = []
         self._zero = time.perf_counter()
+        for kept in list(_keepers):
+            kept.append(self)
 
     def now(self) -> float:
         """Seconds since the record began."""

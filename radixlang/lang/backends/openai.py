@@ -46,6 +46,20 @@ _EXTENDED = {
 _API_DEFAULTS = {"n": 1, "stop": None, "temperature": 1, "top_p": 1, "frequency_penalty": 0, "presence_penalty": 0}
 
 
+def capabilities(chat: bool, extended: bool) -> Capabilities:
+    """What the endpoint for chats or completions can do, with or without the fields of our own server."""
+    return Capabilities(
+        chat=chat,
+        completion=not chat,
+        regex=extended,
+        json_schema=chat or extended,
+        select="json_schema" if chat else "logprobs",
+        images=chat,
+        logprobs=True,
+        n=True,
+    )
+
+
 @dataclass
 class TokenUsage:
     """Tokens of all calls so far, as the API counted them."""
@@ -99,23 +113,16 @@ class OpenAI(RemoteBackend):
         #: OpenAI's own API has no `max_tokens` for chats any more; other servers may have only that
         self._is_vendor = is_azure or host.endswith("openai.com")
         self._extended = False if self._is_vendor and extended is None else extended
+        self._echoes = True  # until the server refuses to echo a prompt with log-probabilities
         self.token_usage = TokenUsage()
-        self.capabilities = self._capabilities()
+        self._set_capabilities()
 
-    def _capabilities(self) -> Capabilities:
-        chat, extended = self.is_chat_model, self._extended is not False
-        self.prefill = chat and extended
+    def _set_capabilities(self) -> None:
+        """What the server is known to take; while that is unknown, nothing is refused."""
+        extended = self._extended is not False
+        self.prefill = self.is_chat_model and extended
         self.takes = frozenset({"frequency_penalty", "presence_penalty", *(_EXTENDED if extended else ())})
-        return Capabilities(
-            chat=chat,
-            completion=not chat,
-            regex=extended,
-            json_schema=chat or extended,
-            select="json_schema" if chat else "logprobs",
-            images=chat,
-            logprobs=True,
-            n=True,
-        )
+        self.capabilities = capabilities(self.is_chat_model, extended)
 
     def connection_errors(self) -> tuple[type[Exception], ...]:
         """No answer, or half of one."""
@@ -168,11 +175,11 @@ class OpenAI(RemoteBackend):
         if self.is_chat_model:
             return await self.select_by_schema(prompt, choices, method)
         self.check(prompt, SamplingParams())
-        if self.capabilities.select == "logprobs":
+        if self._echoes:
             decision = await openai_select.by_echo(self, prompt.text, list(choices), method)
             if decision is not None:
                 return decision
-            self.capabilities = replace(self.capabilities, select="logit_bias")
+            self._echoes = False
         return await openai_select.by_logit_bias(self, prompt.text, list(choices), method)
 
     async def completion(self, **fields: Any) -> Any:
@@ -235,7 +242,7 @@ class OpenAI(RemoteBackend):
         if self._extended is None:
             models = await self.attempts(self._client.models.list)
             self._extended = any(model.owned_by in _EXTENDED_SERVERS for model in models.data)
-            self.capabilities = replace(self._capabilities(), select=self.capabilities.select)
+            self._set_capabilities()
         return True
 
     def _sampling(self, params: SamplingParams) -> dict[str, Any]:

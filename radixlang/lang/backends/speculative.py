@@ -1,8 +1,8 @@
 """Fewer calls to remote APIs: what `@function(num_api_spec_tokens=k)` does.
 
 A completion model is asked for k tokens more than a `gen` needs and without its stops. What it wrote behind the
-end of the answer is kept; when the text of a later call is a beginning of what the model wrote by itself, that call
-is answered from there. Where the two differ, a new call is made: no result depends on a guess.
+end of the answer is kept; a later call whose text is a beginning of what the model wrote by itself is answered from
+there. Where the two differ, a new call is made: no result depends on a guess.
 
 A chat model writes a whole turn, texts of the program included, in one call of at most k tokens; the blanks are
 read out of it by the texts around them.

@@ -30,6 +30,7 @@
 
   const seconds = (s) => (s < 1 ? `${Math.round(s * 1000)} ms` : `${s.toFixed(s < 10 ? 2 : 1)} s`);
   const known = (value) => value !== null && value !== undefined;
+  const look = (call) => (call.error ? "error" : call.cancelled ? "cancelled" : call.kind);
   const titleOf = (call) => call.name || call.kind;
 
   // ---- header ----
@@ -50,11 +51,12 @@
     }
     if (data.backend) fact(data.backend, "");
     const failed = calls.filter((call) => call.error).length;
+    if (data.errors.length) facts.append(element("b", { class: "failed" }, "failed"));
     if (failed) {
       const label = failed === 1 ? "1 error" : `${failed} errors`;
       facts.append(element("button", { type: "button", onclick: nextError }, label));
     }
-    if (data.error) $("story").append(element("div", { class: "bad" }, data.error));
+    for (const error of data.errors) $("story").append(element("div", { class: "bad" }, error));
   }
 
   // ---- timeline ----
@@ -95,7 +97,7 @@
     plot.setAttribute("height", height);
     plot.setAttribute("role", "list");
     for (const time of ticks(width)) {
-      shape(axis, "text", { x: x(time) + 3, y: 16 }, seconds(time));
+      if (x(time) + 45 < width) shape(axis, "text", { x: x(time) + 3, y: 16 }, seconds(time));
       shape(plot, "line", { class: "grid", x1: x(time), x2: x(time), y1: 0, y2: height });
     }
     lanes.forEach((lane, index) => {
@@ -129,7 +131,7 @@
     const top = tops[call.lane] + call.row * ROW + 2;
     const tall = ROW - 5;
     const group = shape(plot, "g", {
-      class: `call ${call.error ? "error" : call.kind}`,
+      class: `call ${look(call)}`,
       role: "listitem",
       tabindex: -1,
       "aria-label": `${titleOf(call)}, ${seconds(call.end - call.start)}${call.error ? ", failed" : ""}`,
@@ -146,19 +148,22 @@
       shape(group, "rect", { class: "computed", x: left, y, width: wide, height: thick });
       shape(group, "rect", { class: "cached", x: left, y, width: wide * share, height: thick });
     }
-    const letters = Math.floor((wide - 8) / 6.2);
-    if (!dense && letters > 2) {
-      const text = titleOf(call);
-      shape(
-        group,
-        "text",
-        { x: left + 5, y: top + 12 },
-        text.length > letters ? `${text.slice(0, letters - 1)}…` : text,
-      );
-    }
+    if (!dense) label(group, call, left, wide, top);
     shape(group, "rect", { class: "frame", x: left - 1, y: top - 1, width: wide + 2, height: tall + 2, rx: 4 });
     attend(group, index);
     return group;
+  }
+
+  /** The name, in the larger of a bar's two parts. */
+  function label(group, call, left, wide, top) {
+    const waited = known(call.first) ? group.querySelector(".wait").width.baseVal.value : 0;
+    const waiting = waited > wide - waited;
+    const letters = Math.floor(((waiting ? waited : wide - waited) - 8) / 6.4);
+    if (letters < 3) return;
+    const name = titleOf(call);
+    const text = name.length > letters ? `${name.slice(0, letters - 1)}…` : name;
+    const x = left + 5 + (waiting ? 0 : waited);
+    shape(group, "text", { class: waiting ? "on-wait" : "", x, y: top + 12 }, text);
   }
 
   function attend(node, index) {
@@ -203,7 +208,13 @@
     const made = element("div", { class: className });
     for (const node of nodes) {
       if (node.type === "text") made.append(element("span", { class: "constant" }, node.text));
+      else if (node.type === "markup") made.append(element("span", { class: "markup" }, node.text.trim()));
       else if (node.type === "call") made.append(piece(node.call));
+      else if (node.type === "program") {
+        const inner = flow(node.nodes, "flow");
+        made.append(element("h2", { class: "program" }, node.name), inner);
+        made.classList.add("wide");
+      }
       else if (node.type === "role") {
         const message = flow(node.nodes, `message ${node.role}`);
         message.prepend(element("span", { class: "role" }, node.role));
@@ -232,10 +243,11 @@
 
   function piece(index) {
     const call = calls[index];
-    const made = element("span", { class: `made ${call.error ? "error" : call.kind}` });
+    const made = element("span", { class: `made ${look(call)}` });
     made.append(element("span", { class: "name" }, titleOf(call)));
     const text = call.error || call.text;
-    made.append(text ? text : element("span", { class: "empty" }, "nothing"));
+    const missing = call.cancelled ? "given up" : call.running ? "not yet" : "nothing";
+    made.append(text ? text : element("span", { class: "empty" }, missing));
     attend(made, index);
     pieces.set(index, made);
     return made;
@@ -255,13 +267,13 @@
 
   function select(index) {
     current = index;
+    details(calls[index]);
     mark();
     if (bars[index]) {
       bars[index].scrollIntoView({ block: "nearest", inline: "nearest" });
       bars[index].focus({ preventScroll: true });
     }
     if (pieces.has(index)) pieces.get(index).scrollIntoView({ block: "center", inline: "nearest" });
-    details(calls[index]);
   }
 
   function section(title, text, className) {
@@ -281,7 +293,7 @@
     fact("kind", call.kind);
     fact("branch", lanes[call.lane].label);
     fact("began", seconds(call.start));
-    fact("took", seconds(call.end - call.start));
+    fact("took", seconds(call.end - call.start) + (call.running ? " so far" : ""));
     if (known(call.first)) fact("first token after", seconds(call.first - call.start));
     fact("prompt tokens", call.prompt_tokens);
     fact("of these cached", call.cached_tokens);
@@ -300,7 +312,11 @@
     if (call.error) panel.append(...section("Error", call.error, "bad"));
     if (call.choices) panel.append(element("h3", {}, "Choices"), ...choices(call));
     if (call.text) panel.append(...section("Text", call.text));
-    panel.hidden = false;
+    if (panel.hidden) {
+      panel.hidden = false;
+      document.body.classList.add("aside-shown");
+      scale(1);
+    }
   }
 
   function choices(call) {
@@ -322,8 +338,9 @@
 
   function close() {
     $("details").hidden = true;
+    document.body.classList.remove("aside-shown");
     current = -1;
-    mark();
+    scale(1);
   }
 
   // ---- moving about ----
@@ -384,6 +401,7 @@
     "=": () => scale(1.6),
     "-": () => scale(1 / 1.6),
     0: () => scale(0),
+    m: () => document.body.classList.toggle("markup-shown"),
     t: () => theme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"),
     "?": () => $("keys").showModal(),
     Escape: close,
