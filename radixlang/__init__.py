@@ -97,9 +97,37 @@ _LAZY = {
     "show": "radixlang.lang.show:show",
 }
 
-__all__ = [  # noqa: PLE0604 - the table above is the one list of names
+__all__ = [
+    "Engine",
+    "Runtime",
+    "RuntimeEndpoint",
+    "SamplingParams",
+    "ServerArgs",
     "__version__",
-    *_LAZY,
+    "assistant",
+    "assistant_begin",
+    "assistant_end",
+    "flush_cache",
+    "function",
+    "gen",
+    "gen_int",
+    "gen_string",
+    "get_server_info",
+    "global_config",
+    "greedy_token_selection",
+    "image",
+    "select",
+    "separate_reasoning",
+    "set_default_backend",
+    "system",
+    "system_begin",
+    "system_end",
+    "token_length_normalized",
+    "unconditional_likelihood_normalized",
+    "user",
+    "user_begin",
+    "user_end",
+    "video",
 ]
 
 

@@ -1,4 +1,4 @@
-"""The primitives of the language: what programs are written with. Names, order and defaults are the public ones."""
+"""The primitives that programs are written with. Names, order and defaults are the public ones."""
 
 from __future__ import annotations
 

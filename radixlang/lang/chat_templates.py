@@ -20,11 +20,16 @@ class ChatTemplate(Protocol):
     """Text of a conversation. `stop` ends an answer, `default_system` is said when a program does not begin with a
     system turn, `image_token` stands for a picture, `video_token` for a film. Contents of turns are text."""
 
-    name: str
-    stop: tuple[str, ...]
-    default_system: str | None
-    image_token: str
-    video_token: str
+    @property
+    def name(self) -> str: ...
+    @property
+    def stop(self) -> tuple[str, ...]: ...
+    @property
+    def default_system(self) -> str | None: ...
+    @property
+    def image_token(self) -> str: ...
+    @property
+    def video_token(self) -> str: ...
 
     def begin(self, turns: Sequence[Turn], role: str) -> str:
         """All of `turns`, and what stands before the content of a new turn of `role`."""

@@ -44,6 +44,7 @@ class SglFunction:
         num_api_spec_tokens: int | None = None,
         bind_arguments: dict[str, Any] | None = None,
     ) -> None:
+        self.__name__: str = func.__name__
         self.func = func
         self.num_api_spec_tokens = num_api_spec_tokens
         self.bind_arguments = bind_arguments or {}
@@ -294,7 +295,7 @@ class SglFunction:
             error = None
             try:
                 call = self.func(state, **{**self.bind_arguments, **item})
-                state.ret_value = loop.call(call) if inspect.isawaitable(call) else call
+                state.ret_value = loop.call(call) if inspect.iscoroutine(call) else call
             except Exception as cause:
                 error = _failure(cause)
             finally:

@@ -63,5 +63,9 @@ def progress(total: int, show: bool) -> Bar:
         from tqdm import tqdm
     except ImportError:
         return Line(total)
-    bar: Bar = tqdm(total=total)
+
+    class Quiet(tqdm):  # type: ignore[type-arg,misc,unused-ignore]
+        monitor_interval = 0  # its monitor is a thread that stays
+
+    bar: Bar = Quiet(total=total)
     return bar

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import functools
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, Literal
@@ -239,7 +240,7 @@ class ProgramState:
             value = self._branch.wait(lambda: self._find(var_name))
             seen = 0
             while True:
-                piece, _, end = value.wait(lambda: _news(value, seen))
+                piece, _, end = value.wait(functools.partial(_news, value, seen))
                 seen += len(piece)
                 if piece:
                     yield piece
@@ -249,7 +250,7 @@ class ProgramState:
         seen = 0
         try:
             while True:
-                piece, seen, end = self._branch.wait(lambda: self._new_text(seen))
+                piece, seen, end = self._branch.wait(functools.partial(self._new_text, seen))
                 if piece:
                     yield piece
                 if end:
@@ -268,7 +269,7 @@ class ProgramState:
             value = await self._branch.wait_async(lambda: self._find(var_name))
             seen = 0
             while True:
-                piece, _, end = await value.wait_async(lambda: _news(value, seen))
+                piece, _, end = await value.wait_async(functools.partial(_news, value, seen))
                 seen += len(piece)
                 if piece:
                     yield (piece, value.meta) if return_meta_data else piece
@@ -278,7 +279,7 @@ class ProgramState:
         seen = 0
         try:
             while True:
-                piece, seen, end = await self._branch.wait_async(lambda: self._new_text(seen))
+                piece, seen, end = await self._branch.wait_async(functools.partial(self._new_text, seen))
                 if piece:
                     yield piece
                 if end:

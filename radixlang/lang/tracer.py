@@ -1,7 +1,7 @@
 """Running a program's function with symbols in place of arguments and answers.
 
-Two uses: the graph of a program, to be printed (`SglFunction.trace`), and the text that it always begins with, which
-is computed once for a batch (`constant_prefix`). The latter stops at the first thing that is not known.
+Two uses: the graph of a program, to be printed (`SglFunction.trace`), and the text that it always begins with
+(`constant_prefix`), which is computed once for a batch. The latter stops at the first thing that is not known.
 """
 
 from __future__ import annotations

@@ -85,8 +85,8 @@ def model_facts(config: Config, hub: Hub) -> dict[str, Any]:
 
 
 def template_facts(config: Config, hub: Hub) -> dict[str, Any] | None:
-    """The model's chat template and what it is rendered with, so that a client can build the same prompts: programs
-    need the text of turns that are not complete yet. None when there is none, or it is not valid."""
+    """The model's chat template and what it is rendered with, so that a client can build the same prompts:
+    programs need the text of turns that are not complete yet. None when there is none, or it is not valid."""
     try:
         facts = hub.tokenizer.template_facts() if hub.tokenizer is not None else None
     except RequestError:

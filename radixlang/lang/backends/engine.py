@@ -59,8 +59,8 @@ class EngineBackend(NativeBackend):
             await answers.aclose()
 
     async def tokenize(self, texts: list[str]) -> list[list[int]]:
-        encode = self._engine.tokenizer.encode
-        return await asyncio.to_thread(lambda: [encode(text) for text in texts])
+        encode = self._engine.hub.need_tokenizer().encode
+        return [encode(text) for text in texts]
 
     async def flush_cache(self) -> bool:
         return bool(await asyncio.to_thread(self._engine.flush_cache))

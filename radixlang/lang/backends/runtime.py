@@ -69,9 +69,8 @@ class Runtime:
             if code is not None:
                 raise BackendError(f"The server left with code {code}: {self._said()[-_LAST_OUTPUT:].strip()}")
             time.sleep(0.05)
-        raise BackendError(
-            f"The server was not ready after {timeout:.0f} s (launch_timeout): {self._said()[-_LAST_OUTPUT:].strip()}"
-        )
+        said = self._said()[-_LAST_OUTPUT:].strip()
+        raise BackendError(f"The server was not ready after {timeout:.0f} s (launch_timeout): {said}")
 
     def _said(self) -> str:
         with open(self._output.name, errors="replace") as file:

@@ -48,11 +48,10 @@ class RuntimeEndpoint(NativeBackend):
         self._loop: asyncio.AbstractEventLoop | None = None
         self.model_info: dict[str, Any] = loop.call(self._get_json("/get_model_info"))
         path = str(self.model_info.get("model_path", ""))
-        self._template: ChatTemplate = (
-            get_chat_template(chat_template_name)
-            if chat_template_name is not None
-            else template_of_facts(self.model_info, path)
-        )
+        if chat_template_name is not None:
+            self._template: ChatTemplate = get_chat_template(chat_template_name)
+        else:
+            self._template = template_of_facts(self.model_info, path)
 
     def get_model_name(self) -> str:
         """Path of the model that is served."""
