@@ -110,11 +110,11 @@ def _logprob_matrix(rows: list[TokenLogprobs]) -> list[list[float]]:
     """One row per choice, as long as the longest. Where choices begin with the same tokens they share the values
     of the first: rows of a batch may differ in the last digit, and a tie must stay a tie."""
     length = max(len(row) for row in rows)
-    seen: dict[tuple[int, ...], float] = {}
+    seen: dict[tuple[Any, ...], float] = {}
     matrix = []
     for row in rows:
         mean = mean_logprob(row)
-        ids = tuple(token[1] for token in row)
+        ids = tuple(tuple(token[1:]) for token in row)  # id and text: a remote backend knows texts alone
         values = [mean if token[0] is None else token[0] for token in row]
         shared = [seen.setdefault(ids[: i + 1], value) for i, value in enumerate(values)]
         matrix.append(shared + [mean] * (length - len(shared)))

@@ -72,6 +72,11 @@ class Record:
         for kept in list(_keepers):
             kept.append(self)
 
+    @property
+    def ended(self) -> bool:
+        """Whether the program has ended."""
+        return bool(self.spans) and self.spans[0].ended is not None
+
     def now(self) -> float:
         """Seconds since the record began."""
         return time.perf_counter() - self._zero

@@ -27,9 +27,10 @@ def page_data(records: Sequence[Record], title: str | None = None) -> dict[str, 
     zero = records[0].began if records else 0.0
     page = _Page()
     story: list[Node] = []
-    for record in records:
-        nodes = page.add(record, record.began - zero)
-        story += [{"type": "program", "name": record.name, "nodes": nodes}] if len(records) > 1 else nodes
+    for number, record in enumerate(records, 1):
+        label = f"{record.name} {number}" if len(records) > 1 else record.name
+        nodes = page.add(record, label, record.began - zero)
+        story += [{"type": "program", "name": label, "nodes": nodes}] if len(records) > 1 else nodes
     calls = page.calls
     names = list(dict.fromkeys(record.name for record in records))
     count = f"{len(records)} programs: " if len(records) > 1 else ""
@@ -57,7 +58,7 @@ class _Page:
         self._shift = self._now = 0.0
         self._children: dict[int | None, list[Span]] = {}
 
-    def add(self, record: Record, shift: float) -> list[Node]:
+    def add(self, record: Record, label: str, shift: float) -> list[Node]:
         """Lay out one program that began at `shift`; returns its story."""
         self._shift = shift
         self._now = record.now()
@@ -66,7 +67,7 @@ class _Page:
             self._children.setdefault(span.parent, []).append(span)
         nodes: list[Node] = []
         for root in self._children.get(None, []):
-            nodes += self._branch(root, -1, 0)
+            nodes += self._branch(root, label, -1, 0)
             if root.error and not any(_failed(span) for span in record.spans if span.kind in _CALLS):
                 self.errors.append(root.error)
         return nodes
@@ -74,16 +75,15 @@ class _Page:
     def _time(self, time: float | None) -> float:
         return round(self._shift + (self._now if time is None else time), 6)
 
-    def _branch(self, span: Span, parent: int, depth: int) -> list[Node]:
+    def _branch(self, span: Span, label: str, parent: int, depth: int) -> list[Node]:
         """Lane and calls of a branch and of those that it forked; returns its story."""
         lane = len(self.lanes)
-        name = span.name if span.fork_index is None else f"branch {span.fork_index}"
         inner = self._children.get(span.id, [])
         calls = [child for child in inner if child.kind in _CALLS]
         forks = list(_forks(child for child in inner if child.kind == "branch" and self._began(child)))
         self.lanes.append(
             {
-                "label": name,
+                "label": label,
                 "parent": parent,
                 "depth": depth,
                 "start": self._time(span.started),
@@ -105,7 +105,8 @@ class _Page:
             branches = []
             for child in fork:
                 place = len(self.lanes)
-                branches.append({"lane": place, "nodes": self._branch(child, lane, depth + 1)})
+                nodes = self._branch(child, f"branch {child.fork_index}", lane, depth + 1)
+                branches.append({"lane": place, "nodes": nodes})
             stories[fork[0].id] = {"type": "fork", "branches": branches}
         if parent >= 0:
             # A branch exists from the moment the program wrote it; what a reader wants is when it worked.
