@@ -278,11 +278,18 @@
 
   function section(title, text, className) {
     const copy = element("button", { type: "button" }, "Copy");
+    const shown = element("pre", { class: className || "" }, text);
     copy.addEventListener("click", async () => {
-      await navigator.clipboard.writeText(text);
-      copy.textContent = "Copied";
+      try {
+        await navigator.clipboard.writeText(text);
+        copy.textContent = "Copied";
+      } catch {
+        // Frames and pages from files may not write to the clipboard: leave it to the user's own keys.
+        getSelection().selectAllChildren(shown);
+        copy.textContent = "Selected";
+      }
     });
-    return [element("h3", {}, title, copy), element("pre", { class: className || "" }, text)];
+    return [element("h3", {}, title, copy), shown];
   }
 
   function details(call) {
