@@ -10,7 +10,7 @@ from radixlang.lang import ir, loop
 from radixlang.lang.choices import ChoicesSamplingMethod, token_length_normalized
 from radixlang.lang.function import SglFunction
 from radixlang.lang.global_config import backend_of, global_config
-from radixlang.lang.state import current_state
+from radixlang.lang.state import current_branch
 
 
 def function(func: Callable[..., Any] | None = None, num_api_spec_tokens: int | None = None) -> Any:
@@ -179,12 +179,12 @@ class Turn(ir.ExprList):
         super().__init__([ir.RoleBegin(role), ir.RoleEnd(role)])
 
     def _append(self, index: int) -> None:
-        state = current_state.get()
-        if state is None:
+        branch = current_branch.get()
+        if branch is None:
             raise RuntimeError(
                 "`with user():` stands in the function of a program; elsewhere use `with s.user():`."
             )
-        state.__iadd__(self.items[index])
+        branch.submit(self.items[index])
 
     def __enter__(self) -> None:
         self._append(0)

@@ -22,7 +22,7 @@ from radixlang.lang.global_config import backend_of, global_config
 from radixlang.lang.interpreter import Program, error_of
 from radixlang.lang.params import SamplingParams
 from radixlang.lang.progress import progress
-from radixlang.lang.state import Lease, ProgramState, current_state
+from radixlang.lang.state import Lease, ProgramState, current_branch
 from radixlang.lang.tracer import Trace, common_arguments, constant_prefix, trace_program, tracing
 
 #: characters from which a constant prefix is worth a call of its own
@@ -145,14 +145,14 @@ class SglFunction:
         elif stream:
             self._in_thread(program, own, args, kwargs, state)
         else:
-            token = current_state.set(own)
+            token = current_branch.set(own._branch)
             try:
                 state.ret_value = self.func(own, *args, **{**self.bind_arguments, **kwargs})
             except BaseException:
                 program.cancel(f"The function of program {program.name} failed")
                 raise
             finally:
-                current_state.reset(token)
+                current_branch.reset(token)
             program.function_returned()
         return state
 
@@ -169,7 +169,7 @@ class SglFunction:
         outcome: concurrent.futures.Future[None] = concurrent.futures.Future()
 
         def body() -> None:
-            current_state.set(own)
+            current_branch.set(own._branch)
             try:
                 value = self.func(own, *args, **{**self.bind_arguments, **kwargs})
             except BaseException as cause:
@@ -195,7 +195,7 @@ class SglFunction:
         kwargs: dict[str, Any],
     ) -> None:
         """Run an async function on the loop that this is awaited on."""
-        token = current_state.set(own)
+        token = current_branch.set(own._branch)
         try:
             state.ret_value = await self.func(own, *args, **{**self.bind_arguments, **kwargs})
         except asyncio.CancelledError:
@@ -208,7 +208,7 @@ class SglFunction:
         else:
             program.function_returned()
         finally:
-            current_state.reset(token)
+            current_branch.reset(token)
 
     def run_batch(
         self,
@@ -286,12 +286,12 @@ class SglFunction:
         stopped = threading.Event()
 
         def one(item: dict[str, Any]) -> ProgramState:
-            if stopped.is_set():
-                raise ProgramError("The batch was given up")
             program = self._program(params, backend, False, False)
             running.add(program)
+            if stopped.is_set():  # looked at after the program can be seen by whoever sets it
+                program.cancel("The batch was given up")
             state = ProgramState(program.root, Lease(program))
-            token = current_state.set(state)
+            token = current_branch.set(program.root)
             error = None
             try:
                 call = self.func(state, **{**self.bind_arguments, **item})
@@ -299,7 +299,7 @@ class SglFunction:
             except Exception as cause:
                 error = _failure(cause)
             finally:
-                current_state.reset(token)
+                current_branch.reset(token)
             program.function_returned(error)
             root = program.root
             root.wait(lambda: True if root.over() and (program.ended or root.error) else None)

@@ -19,8 +19,9 @@ from radixlang.lang.interpreter import Branch, Program
 from radixlang.lang.record import Record
 from radixlang.lang.values import Value
 
-#: the state of the program whose function runs here
-current_state: contextvars.ContextVar[ProgramState | None] = contextvars.ContextVar("state", default=None)
+#: the branch of the program whose function runs here (not its state: contexts live on in the loop's tasks, and
+#: would keep a program alive that everybody else has forgotten)
+current_branch: contextvars.ContextVar[Branch | None] = contextvars.ContextVar("branch", default=None)
 _STREAM_CLOSED = "The program was cancelled, because the stream of its text was closed"
 
 
@@ -119,9 +120,7 @@ class ProgramState:
         if value is not None:
             return value
         program = branch.program
-        inside = current_state.get()
-        here = inside is not None and inside._branch.program is program
-        if program.background and not here and not branch.over():
+        if program.background and not _inside(program) and not branch.over():
             return None
         # The function may have declared it between the two looks.
         if (value := branch.names.get(name)) is not None:
@@ -196,10 +195,8 @@ class ProgramState:
 
     def _settled(self) -> Callable[[], bool | None]:
         """For a caller outside of a program that still runs, everything means its end."""
-        branch, inside = self._branch, current_state.get()
-        program = branch.program
-        here = inside is not None and inside._branch.program is program
-        if program.background and not here:
+        branch = self._branch
+        if branch.program.background and not _inside(branch.program):
             return lambda: True if branch.over() else None
         return branch.idle
 
@@ -315,6 +312,12 @@ class ProgramState:
 
     def __repr__(self) -> str:
         return f"ProgramState({self._branch.transcript.text[-80:]!r})"
+
+
+def _inside(program: Program) -> bool:
+    """Whether the caller is the function of `program`: nobody but itself will do what it waits for."""
+    branch = current_branch.get()
+    return branch is not None and branch.program is program
 
 
 def _news(value: Value, seen: int) -> tuple[str, int, bool] | None:

@@ -82,6 +82,7 @@ class FakeBackend(Backend):
         await self._hold(prompt, params)
         for count, letter in enumerate(text, 1):
             yield Piece(letter, {"n": count})
+            await asyncio.sleep(0.005)
 
     async def select(
         self, prompt: Prompt, choices: Sequence[str], method: ChoicesSamplingMethod

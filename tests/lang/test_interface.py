@@ -21,14 +21,63 @@ TABLE = SHARED / "INTERFACE.md"
 #: backends of remote services, which have their own tests
 REMOTE = {"Anthropic", "Crusoe", "LiteLLM", "OpenAI", "VertexAI"}
 
-NAMES = """Engine Runtime RuntimeEndpoint ServerArgs __version__ assistant assistant_begin assistant_end flush_cache
-function gen gen_int gen_string get_server_info global_config greedy_token_selection image select separate_reasoning
-set_default_backend system system_begin system_end token_length_normalized unconditional_likelihood_normalized user
-user_begin user_end video""".split()
+NAMES = [
+    "Engine",
+    "Runtime",
+    "RuntimeEndpoint",
+    "ServerArgs",
+    "__version__",
+    "assistant",
+    "assistant_begin",
+    "assistant_end",
+    "flush_cache",
+    "function",
+    "gen",
+    "gen_int",
+    "gen_string",
+    "get_server_info",
+    "global_config",
+    "greedy_token_selection",
+    "image",
+    "select",
+    "separate_reasoning",
+    "set_default_backend",
+    "system",
+    "system_begin",
+    "system_end",
+    "token_length_normalized",
+    "unconditional_likelihood_normalized",
+    "user",
+    "user_begin",
+    "user_end",
+    "video",
+]
 
-GEN = """name max_tokens min_tokens n stop stop_token_ids stop_regex temperature top_p top_k min_p frequency_penalty
-presence_penalty ignore_eos return_logprob logprob_start_len top_logprobs_num return_text_in_logprobs dtype choices
-choices_method regex json_schema""".split()
+GEN = [
+    "name",
+    "max_tokens",
+    "min_tokens",
+    "n",
+    "stop",
+    "stop_token_ids",
+    "stop_regex",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "ignore_eos",
+    "return_logprob",
+    "logprob_start_len",
+    "top_logprobs_num",
+    "return_text_in_logprobs",
+    "dtype",
+    "choices",
+    "choices_method",
+    "regex",
+    "json_schema",
+]
 NOT_IN_TYPED = {"min_tokens", "dtype", "choices", "choices_method", "regex", "json_schema"}
 
 RUN = {
@@ -134,10 +183,18 @@ def test_states():
 def test_backends():
     assert defaults(sgl.RuntimeEndpoint) == {"api_key": None, "verify": None, "chat_template_name": None}
     assert defaults(sgl.Runtime) == {"log_level": "error", "launch_timeout": 300.0}
-    for name in (
-        "shutdown start_profile stop_profile cache_prefix get_tokenizer async_generate add_request generate encode"
-        " get_server_info"
-    ).split():
+    for name in [
+        "shutdown",
+        "start_profile",
+        "stop_profile",
+        "cache_prefix",
+        "get_tokenizer",
+        "async_generate",
+        "add_request",
+        "generate",
+        "encode",
+        "get_server_info",
+    ]:
         assert callable(getattr(sgl.Runtime, name))
 
 

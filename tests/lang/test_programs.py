@@ -401,7 +401,7 @@ def test_a_generator_that_is_closed_gives_the_rest_up():
     next(states)
     backend.hang = True
     states.close()
-    assert backend.active == 0
+    until(lambda: backend.active == 0)
     assert len(backend.calls) < 400
 
 
@@ -536,7 +536,8 @@ def test_a_failed_branch_fails_the_join_and_not_its_siblings():
 
 def test_an_error_nobody_read_is_logged(caplog):
     state = ask.run("bad", backend=FakeBackend(failing("bad")))
-    until(lambda: state._branch.program.ended)
+    program = state._branch.program
+    until(lambda: program.ended)
     del state
     gc.collect()
     assert "nobody read" in caplog.text
@@ -558,7 +559,7 @@ def test_what_is_no_text_is_refused_at_once():
     def program(s):
         s += 3
 
-    with pytest.raises(TypeError, match="int 3"):
+    with pytest.raises(TypeError, match="int: 3"):
         program.run(backend=FakeBackend())
 
 
@@ -569,7 +570,9 @@ def test_a_stream_of_the_whole_text_and_of_a_variable():
     state = ask.run("abc", backend=FakeBackend(), stream=True)
     assert "".join(state.text_iter()) == "short abc[abc]"
     state = ask.run("abc", backend=FakeBackend(), stream=True)
-    assert list(state.text_iter("a")) == ["[", "a", "b", "c", "]"]
+    pieces = list(state.text_iter("a"))
+    assert len(pieces) > 1
+    assert "".join(pieces) == "[abc]"
     assert state["a"] == "[abc]"
     with pytest.raises(KeyError):
         list(state.text_iter("none"))
@@ -586,7 +589,9 @@ def test_an_async_stream():
         return pieces, "".join([piece async for piece in state.text_async_iter()])
 
     pieces, text = asyncio.run(main())
-    assert pieces[-1] == ("]", {"n": 5})
+    assert len(pieces) > 1
+    assert pieces[-1][1] == {"n": 5}
+    assert "".join(text for text, _ in pieces) == "[abc]"
     assert text == "short abc[abc]"
 
 
