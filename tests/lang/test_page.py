@@ -404,7 +404,9 @@ def test_five_hundred_calls(tmp_path: Path) -> None:
         for step in range(5):
             call = record.begin("gen", branch.id, name=f"step {step}", prompt=text, where="many.py:1")
             record.first(call)
-            record.end(call, "some words " * 20, {"prompt_tokens": 100, "cached_tokens": 90, "completion_tokens": 40})
+            record.end(
+                call, "some words " * 20, {"prompt_tokens": 100, "cached_tokens": 90, "completion_tokens": 40}
+            )
             text += call.text
         record.end(branch, text)
     record.end(root, "")

@@ -18,7 +18,6 @@ from radixlang.lang.backends.remote import (
     finished,
     split_data_uri,
     text_of,
-    transport_errors,
 )
 from radixlang.lang.choices import ChoicesDecision, ChoicesSamplingMethod
 from radixlang.lang.params import SamplingParams
@@ -58,9 +57,9 @@ class Anthropic(RemoteBackend):
         except self._library.AnthropicError as error:
             raise ConfigError(f"{self.name}: {error}") from error
 
-    def connection_errors(self) -> tuple[type[Exception], ...]:
-        """No answer, or half of one."""
-        return (*super().connection_errors(), self._library.APIConnectionError, *transport_errors())
+    def client_errors(self) -> tuple[type[Exception], ...]:
+        """The client's own, and those below it."""
+        return (*super().client_errors(), self._library.APIError)
 
     async def generate(self, prompt: Prompt, params: SamplingParams) -> list[Piece]:
         """`params.n` answers, each by a call."""

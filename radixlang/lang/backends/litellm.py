@@ -16,7 +16,6 @@ from radixlang.lang.backends.remote import (
     RemoteBackend,
     client_library,
     finished,
-    transport_errors,
 )
 from radixlang.lang.chat_templates import ChatTemplate
 from radixlang.lang.choices import ChoicesDecision, ChoicesSamplingMethod
@@ -61,12 +60,6 @@ class LiteLLM(RemoteBackend):
             **kwargs,
         }
         self._options = {key: value for key, value in options.items() if value is not None}
-
-    def connection_errors(self) -> tuple[type[Exception], ...]:
-        """Some of its errors have a status although nobody answered."""
-        library = self._library
-        own = (library.exceptions.APIConnectionError, library.exceptions.Timeout)
-        return (*super().connection_errors(), *own, *transport_errors())
 
     async def generate(self, prompt: Prompt, params: SamplingParams) -> list[Piece]:
         """`params.n` answers, each by a call: not all providers give several."""

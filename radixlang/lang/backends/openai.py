@@ -23,7 +23,6 @@ from radixlang.lang.backends.remote import (
     begun,
     client_library,
     finished,
-    transport_errors,
 )
 from radixlang.lang.chat_templates import ChatTemplate
 from radixlang.lang.choices import ChoicesDecision, ChoicesSamplingMethod
@@ -124,9 +123,9 @@ class OpenAI(RemoteBackend):
         self.takes = frozenset({"frequency_penalty", "presence_penalty", *(_EXTENDED if extended else ())})
         self.capabilities = capabilities(self.is_chat_model, extended)
 
-    def connection_errors(self) -> tuple[type[Exception], ...]:
-        """No answer, or half of one."""
-        return (*super().connection_errors(), self._library.APIConnectionError, *transport_errors())
+    def client_errors(self) -> tuple[type[Exception], ...]:
+        """The client's own, and those below it."""
+        return (*super().client_errors(), self._library.APIError)
 
     # ---- calls ----
 

@@ -11,6 +11,7 @@ import importlib
 import itertools
 import json
 import random
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -106,9 +107,9 @@ class RemoteBackend(Backend):
         """The template that was asked for, else the default one: only completion models see its text."""
         return self._template
 
-    def connection_errors(self) -> tuple[type[Exception], ...]:
-        """The client's exceptions that mean "no answer"."""
-        return (OSError,)
+    def client_errors(self) -> tuple[type[Exception], ...]:
+        """The client's exceptions; one of them without a status means that there was no answer, or half of one."""
+        return (OSError, *transport_errors())
 
     def speculative(self, num_tokens: int) -> Backend:
         """Answers later calls of one program from earlier ones (`speculative.py`)."""
@@ -230,10 +231,10 @@ class RemoteBackend(Backend):
         if isinstance(error, RadixLangError):
             return None
         status = getattr(error, "status_code", None) or getattr(error, "code", None)
-        if isinstance(error, self.connection_errors()):
+        if not isinstance(status, int):
+            if not isinstance(error, self.client_errors()):
+                return None
             status = None
-        elif not isinstance(status, int):
-            return None
         return Failure(status, _message(error), _retry_after(error))
 
     def _error(self, failure: Failure, attempts: int) -> BackendError:
@@ -284,11 +285,8 @@ class RemoteBackend(Backend):
 
 def transport_errors() -> tuple[type[Exception], ...]:
     """The errors of the HTTP libraries below the clients, which come through while a stream is read."""
-    found: list[type[Exception]] = []
-    for name, base in (("httpx", "TransportError"), ("httpx2", "TransportError"), ("aiohttp", "ClientError")):
-        with suppress(ImportError):
-            found.append(getattr(importlib.import_module(name), base))
-    return tuple(found)
+    bases = (("httpx", "TransportError"), ("httpx2", "TransportError"), ("aiohttp", "ClientError"))
+    return tuple(getattr(sys.modules[name], base) for name, base in bases if name in sys.modules)
 
 
 def begun(prompt: Prompt) -> str:

@@ -19,7 +19,6 @@ from radixlang.lang.backends.remote import (
     finished,
     split_data_uri,
     text_of,
-    transport_errors,
 )
 from radixlang.lang.choices import ChoicesDecision, ChoicesSamplingMethod
 from radixlang.lang.params import SamplingParams
@@ -78,10 +77,6 @@ class VertexAI(RemoteBackend):
                 {"category": category, "threshold": threshold} for category, threshold in safety_settings.items()
             ]
         self._safety = list(safety_settings) if safety_settings else None
-
-    def connection_errors(self) -> tuple[type[Exception], ...]:
-        """The client goes through whichever HTTP library is there."""
-        return (*super().connection_errors(), *transport_errors())
 
     async def generate(self, prompt: Prompt, params: SamplingParams) -> list[Piece]:
         """`params.n` answers, each by a call."""

@@ -22,8 +22,8 @@ Body = dict[str, Any]
 
 class Api:
     """`answer(body)` makes the text of every answer. `script` holds what the next requests get instead: a status
-    (429 and 503 come with Retry-After), "hang", "break" (a stream ends in the middle, abruptly) or "short" (it ends
-    in good order but without its end)."""
+    (429 and 503 come with Retry-After), "hang", "break" (a stream ends in the middle, abruptly), "short" (it ends in
+    good order but without its end) or "error" (it says that there is an error)."""
 
     def __init__(self) -> None:
         self.answer: Callable[[Body], str] = lambda body: "Hello there"
@@ -67,6 +67,9 @@ class Api:
             shown = events[: len(events) // 2] if fault else events
             for name, data in shown:
                 yield (f"event: {name}\n" if name else "") + f"data: {json.dumps(data)}\n\n"
+            if fault == "error":
+                error = {"type": "error", "error": {"type": "overloaded_error", "message": "scripted error"}}
+                yield ("event: error\n" if shown[0][0] else "") + f"data: {json.dumps(error)}\n\n"
             if fault == "break":
                 raise ConnectionResetError("scripted")
             if done and not fault:
@@ -77,7 +80,9 @@ class Api:
     # ---- OpenAI ----
 
     async def _models(self, request: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [{"id": "m", "object": "model", "owned_by": self.owned_by}]})
+        return JSONResponse(
+            {"object": "list", "data": [{"id": "m", "object": "model", "owned_by": self.owned_by}]}
+        )
 
     async def _chat(self, request: Request) -> Response:
         body, fault, refused = await self._read(request)
@@ -115,7 +120,8 @@ class Api:
         told = self.logprobs(body) if self.logprobs else [None] * len(prompts)
         text = self.answer(body)
         choices = [
-            {"index": i, "text": text, "finish_reason": "stop", "logprobs": values} for i, values in enumerate(told)
+            {"index": i, "text": text, "finish_reason": "stop", "logprobs": values}
+            for i, values in enumerate(told)
         ]
         usage = {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}
         head = {"id": "c", "created": 1, "model": body["model"], "object": "text_completion"}

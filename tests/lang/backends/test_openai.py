@@ -92,7 +92,9 @@ def test_select_scores_an_echo(api: Api, front: str) -> None:
 
 def test_a_token_across_the_seam_counts(api: Api) -> None:
     api.logprobs = echoed
-    (decision,) = run(make(api, chat=False), lambda b: b.select(Prompt("a "), ["bcd", "b"], token_length_normalized))
+    (decision,) = run(
+        make(api, chat=False), lambda b: b.select(Prompt("a "), ["bcd", "b"], token_length_normalized)
+    )
     assert [row[0][2] for row in decision.meta_info["input_token_logprobs"]] == [" bcd", " b"]
 
 

@@ -277,6 +277,13 @@ def test_a_broken_stream_is_an_error_after_what_came(make: Maker, api: Api, faul
     assert "Hello there".startswith("".join(seen))
 
 
+@pytest.mark.parametrize("make", [openai, anthropic])
+def test_an_error_in_a_stream_is_told(make: Maker, api: Api) -> None:
+    api.script = ["error"]
+    with pytest.raises(BackendError, match="broke off: .*scripted error"):
+        run(make(api.url), streamed)
+
+
 @every
 def test_a_server_that_is_not_there(make: Maker) -> None:
     before = threading.active_count()

@@ -47,7 +47,11 @@ class Writer(Backend):
         hits = [text.find(stop) for stop in params.stops if stop in text]
         if hits:
             text, reason = text[: min(hits)], "stop"
-        meta: dict[str, Any] = {"finish_reason": {"type": reason}, "completion_tokens": len(text), "prompt_tokens": 9}
+        meta: dict[str, Any] = {
+            "finish_reason": {"type": reason},
+            "completion_tokens": len(text),
+            "prompt_tokens": 9,
+        }
         if params.return_logprob and self.tell_tokens:
             meta["output_token_logprobs"] = [[-1.0, None, letter] for letter in text]
         return [Piece(text, dict(meta)) for _ in range(params.n)]
@@ -161,7 +165,13 @@ def chat(spec: int, turn: Callable[[], Any]) -> Any:
 
 def three() -> Any:
     return (
-        "Name:" + rl.gen("name", stop="\n") + "\nBorn:" + rl.gen("born", stop="\n") + "\nJob:" + rl.gen("job") + "\nEnd"
+        "Name:"
+        + rl.gen("name", stop="\n")
+        + "\nBorn:"
+        + rl.gen("born", stop="\n")
+        + "\nJob:"
+        + rl.gen("job")
+        + "\nEnd"
     )
 
 
