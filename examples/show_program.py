@@ -1,7 +1,7 @@
-"""An essay, judged from three sides at once, as a page to look at: `python examples/show_program.py [URL or model]`.
+"""An essay, judged from three sides at once, as a page to look at.
 
-Without an argument the small default model runs in this process. The page says which calls ran beside each other and
-how much of their prompts came from the cache.
+Run as `python examples/show_program.py [URL or model] [page.html]`; without arguments the small default model runs
+in this process. The page says which calls ran beside each other, and how much of their prompts was cached.
 """
 
 import sys

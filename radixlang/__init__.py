@@ -98,11 +98,16 @@ _LAZY = {
 }
 
 __all__ = [
+    "Anthropic",
+    "Crusoe",
     "Engine",
+    "LiteLLM",
+    "OpenAI",
     "Runtime",
     "RuntimeEndpoint",
     "SamplingParams",
     "ServerArgs",
+    "VertexAI",
     "__version__",
     "assistant",
     "assistant_begin",
@@ -119,6 +124,7 @@ __all__ = [
     "select",
     "separate_reasoning",
     "set_default_backend",
+    "show",
     "system",
     "system_begin",
     "system_end",

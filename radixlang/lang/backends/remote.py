@@ -161,6 +161,18 @@ class RemoteBackend(Backend):
                 "put gen first in its turn, or let one call write the turn: @function(num_api_spec_tokens=128)",
             )
 
+        if self._says_more(prompt):
+            raise self.unsupported("text outside of turns", "put it into s.system(…), s.user(…) or s.assistant(…)")
+
+    def _says_more(self, prompt: Prompt) -> bool:
+        """Whether the program's text has something that its messages do not have."""
+        if prompt.images or prompt.videos:
+            return False
+        turns = [{**turn, "content": text_of(turn["content"])} for turn in prompt.messages]
+        text = begun(prompt)
+        rendered = self._template.begin(turns[:-1] if text else turns, prompt.role or "") + text
+        return _visible(prompt.text) > _visible(rendered)  # messages have lost white space
+
     # ---- calls ----
 
     async def attempts(self, call: Callable[[], Awaitable[T]]) -> T:
@@ -343,6 +355,10 @@ def finished(reason: str, **values: Any) -> dict[str, Any]:
     """Meta of a finished answer in the shape of the native API; values that are None are left out."""
     known = {key: value for key, value in values.items() if value is not None}
     return {"finish_reason": {"type": reason}, **known}
+
+
+def _visible(text: str) -> int:
+    return sum(map(len, text.split()))
 
 
 async def _close(stream: Any) -> None:

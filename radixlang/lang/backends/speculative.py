@@ -1,8 +1,8 @@
 """Fewer calls to remote APIs: what `@function(num_api_spec_tokens=k)` does.
 
 A completion model is asked for k tokens more than a `gen` needs and without its stops. What it wrote behind the
-end of the answer is kept; a later call whose text is a beginning of what the model wrote by itself is answered from
-there. Where the two differ, a new call is made: no result depends on a guess.
+end of the answer is kept; a later call whose text is a beginning of what the model wrote by itself is answered
+from it. Where the two differ, a new call is made: no result depends on a guess.
 
 A chat model writes a whole turn, texts of the program included, in one call of at most k tokens; the blanks are
 read out of it by the texts around them.
@@ -204,7 +204,8 @@ def split_turn(prompt: Prompt) -> tuple[Prompt, str]:
     last = prompt.messages[-1] if prompt.messages else None
     if last is None or prompt.role is None or last["role"] != prompt.role or not isinstance(last["content"], str):
         return prompt, ""
-    return replace(prompt, messages=prompt.messages[:-1]), last["content"]
+    begun = last["content"]
+    return replace(prompt, text=prompt.text.removesuffix(begun), messages=prompt.messages[:-1]), begun
 
 
 def turn_pattern(parts: Sequence[str | SamplingParams]) -> re.Pattern[str]:

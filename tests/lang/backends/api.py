@@ -22,8 +22,8 @@ Body = dict[str, Any]
 
 class Api:
     """`answer(body)` makes the text of every answer. `script` holds what the next requests get instead: a status
-    (429 and 503 come with Retry-After), "hang", "break" (a stream ends in the middle, abruptly), "short" (it ends in
-    good order but without its end) or "error" (it says that there is an error)."""
+    (429 and 503 come with Retry-After), "hang", "break" (a stream ends in the middle, abruptly), "short" (it
+    ends in good order but without its end) or "error" (it says that there is an error)."""
 
     def __init__(self) -> None:
         self.answer: Callable[[Body], str] = lambda body: "Hello there"

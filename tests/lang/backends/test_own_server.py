@@ -1,4 +1,5 @@
-"""The OpenAI backend on a real server of ours with a real model: programs, select, streams, speculation, failures."""
+"""The OpenAI backend on a real server of ours with a real model: programs, select, streams, speculation,
+failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What all remote backends do alike, over the real clients and real HTTP: answers, streams, parameters, failures."""
+"""What all remote backends do alike, over the real clients and real HTTP: answers, streams, parameters,
+failures."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ from typing import Any
 
 import pytest
 
-from radixlang.errors import BackendError, ConfigError, UnsupportedError
+import radixlang as rl
+from radixlang.errors import BackendError, ConfigError, ProgramError, UnsupportedError
+from radixlang.lang import loop
 from radixlang.lang.backends.base import Piece, Prompt
 from radixlang.lang.backends.remote import Cut, RemoteBackend, client_library
 from radixlang.lang.choices import token_length_normalized, unconditional_likelihood_normalized
@@ -178,6 +181,32 @@ def test_a_call_outside_of_the_assistant_s_turn_is_refused(make: Maker, api: Api
             answers(make(api.url), Prompt("x", [USER], role=role))
 
 
+@every
+def test_programs_run_and_text_outside_of_turns_is_not_lost_in_silence(make: Maker, api: Api) -> None:
+    def program(outside: str, spec: int | None = None) -> Any:
+        @rl.function(num_api_spec_tokens=spec)
+        def talk(s: Any) -> None:
+            s += outside
+            s += rl.system(" Be brief. ")
+            s += rl.user("\n Hi \n")
+            s += rl.assistant(rl.gen("one"))
+            s += rl.user("And?")
+            s += rl.assistant("Hello " + rl.gen("two") if spec else rl.gen("two"))
+
+        return talk
+
+    backend = make(api.url)
+    state = program("").run(backend=backend)
+    assert (state["one"], state["two"]) == ("Hello there", "Hello there")
+    state = program("", 20).run(backend=backend)
+    assert (state["one"], state["two"]) == ("Hello there", "there")
+    state = program("Once upon a time").run(backend=backend)
+    with pytest.raises(ProgramError, match="does not support text outside of turns"):
+        _ = state["one"]
+    assert len(api.requests) == 4
+    loop.call(backend.close())
+
+
 @pytest.mark.parametrize("make", [openai, gemini, litellm])
 def test_a_begun_turn_is_refused_where_the_api_does_not_continue_it(make: Maker, api: Api) -> None:
     prompt = Prompt("x", [USER, {"role": "assistant", "content": "Well, "}], role="assistant")
@@ -246,7 +275,7 @@ def test_a_lasting_failure_says_what_the_api_said(make: Maker, api: Api) -> None
 @every
 def test_a_refusal_is_not_tried_again(make: Maker, api: Api) -> None:
     api.script = [400]
-    with pytest.raises(BackendError, match="answered 400: .*scripted 400"):
+    with pytest.raises(BackendError, match=r"answered 400: .*scripted 400"):
         answers(make(api.url))
     assert len(api.requests) == 1
 
@@ -280,7 +309,7 @@ def test_a_broken_stream_is_an_error_after_what_came(make: Maker, api: Api, faul
 @pytest.mark.parametrize("make", [openai, anthropic])
 def test_an_error_in_a_stream_is_told(make: Maker, api: Api) -> None:
     api.script = ["error"]
-    with pytest.raises(BackendError, match="broke off: .*scripted error"):
+    with pytest.raises(BackendError, match=r"broke off: .*scripted error"):
         run(make(api.url), streamed)
 
 

@@ -84,7 +84,7 @@ def test_one_call_instead_of_three_and_the_same_answers() -> None:
 
 
 def test_a_surplus_that_is_too_short_costs_another_call_and_changes_nothing() -> None:
-    for tokens in range(0, 40):
+    for tokens in range(40):
         backend = Writer(SPEC)
         assert read(card(tokens), backend) == [" Ann Lee", " 1990", " pilot", SPEC.removesuffix("\nEnd")]
         assert 1 <= len(backend.calls) <= 3
