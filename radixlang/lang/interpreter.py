@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import dataclasses
 import sys
 import uuid
@@ -31,7 +32,8 @@ log = get_logger(__name__)
 
 #: characters of text that a fork must share, beyond what is cached, to be announced: about two small pages
 LEAST_SHARED = 128
-_HERE = str(Path(__file__).parent)
+#: where statements pass through on their way from a program
+_NOT_PROGRAMS = (str(Path(__file__).parent), contextlib.__file__)
 
 
 @dataclasses.dataclass
@@ -281,7 +283,7 @@ class Branch(Watched):
             known = set(self.names)
             new: dict[str, list[Value]] = {}
             for branch in branches:
-                for name, value in branch.names.items():
+                for name, value in list(branch.names.items()):
                     if name not in known:
                         new.setdefault(name, []).append(value)
             for name, parts in new.items():
@@ -318,7 +320,7 @@ class Branch(Watched):
         self._queue_fails(error)
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
-        for value in self.names.values():
+        for value in list(self.names.values()):
             value.fail(error)
         self.changed()
 
@@ -377,7 +379,7 @@ class Branch(Watched):
                 for value in part.values:
                     value.fail(error)
         self._queue_fails(error)
-        for value in self.names.values():
+        for value in list(self.names.values()):
             if not value.done and value in self._scope_values():
                 value.fail(error)
 
@@ -635,7 +637,7 @@ def _in_background(work: Coroutine[Any, Any, None]) -> None:
 def program_line() -> str:
     """File and line of the innermost caller outside of the language."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_PROGRAMS):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 

@@ -129,8 +129,13 @@ class ProgramState:
         known = ", ".join(sorted(branch.names)) or "none"
         raise KeyError(f"The program has no variable {name!r}; it has {known}.")
 
+    def _error(self) -> ProgramError | None:
+        """Of this branch; the function's own failure is the root's."""
+        branch = self._branch
+        return branch.error or (branch.program.error if branch is branch.program.root else None)
+
     def _raise_error(self) -> None:
-        error = self._branch.error or self._branch.program.error
+        error = self._error()
         if error is not None:
             self._raise(error)
 
@@ -213,9 +218,8 @@ class ProgramState:
     def error(self) -> ProgramError | None:
         """What went wrong, or None; waits like `sync`."""
         self._settle()
-        program = self._branch.program
-        program.error_was_read = True
-        return self._branch.error or program.error
+        self._branch.program.error_was_read = True
+        return self._error()
 
     @property
     def record(self) -> Record:
