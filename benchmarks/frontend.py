@@ -2,7 +2,7 @@
 
     python benchmarks/frontend.py [--model default] [--context 1500] [--programs 64] [--only fork,batch,calls]
 
-`fork`: 8 branches over one context, with the radix cache and on a server without it: prompt tokens that were really
+`fork`: 8 branches over one context, with the radix cache and on a server without it: prompt tokens really
 computed, and seconds. `batch`: `run_batch` against one program after the other. `calls`: 3 independent calls in a
 fork against 3 that wait for each other. Each table is made on a server in a process of its own.
 """

@@ -329,9 +329,7 @@ class Branch(Watched):
             statement = self._queue.popleft()
             for value in statement.values:
                 value.fail(error)
-            if isinstance(statement.expr, _Fork):
-                for branch in statement.expr.branches:
-                    branch.fail(error)
+            _never_begin(statement, error)
 
     def _go_on(self) -> None:
         if self.error is not None:
@@ -371,9 +369,7 @@ class Branch(Watched):
         self.error = self.error or error
         for value in statement.values:
             value.fail(error)
-        if isinstance(statement.expr, _Fork):
-            for branch in statement.expr.branches:
-                branch.fail(error)
+        _never_begin(statement, error)
         for part, _ in self._turn or ():
             if isinstance(part, Statement):
                 for value in part.values:
@@ -604,6 +600,14 @@ class Branch(Watched):
         for branch in branches if append else ():
             self.transcript.append_from(branch.transcript, branch.past)
         self.changed()
+
+
+def _never_begin(statement: Statement, error: ProgramError) -> None:
+    """If the statement is a fork: its branches will not run, whatever is submitted to them."""
+    if isinstance(statement.expr, _Fork):
+        for branch in statement.expr.branches:
+            branch.error = branch.error or error
+            branch.fail(error)
 
 
 def _finish(value: Value, pieces: list[Piece]) -> None:
