@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -19,7 +21,8 @@ class Span:
     Attributes:
         parent: id of the span it belongs to: a call's is its branch, a branch's the branch that forked.
         name: the variable, the program's name, or "".
-        prompt: what a call was made with (text), `text` what came back.
+        prompt: what a call was made with (text), `text` what came back; of a branch, what it shares with its
+            parent, and all that it said (as `messages` in its meta, too).
         prompt_tokens, cached_tokens, completion_tokens: as the backend counted them; None where it does not.
         fork_index: the place of a branch among its siblings.
         where: file and line of the statement.
@@ -43,6 +46,20 @@ class Span:
     meta: dict[str, Any] = field(default_factory=dict)
 
 
+_keepers: list[list[Record]] = []
+
+
+@contextlib.contextmanager
+def keeping() -> Iterator[list[Record]]:
+    """A list that every record made in the meantime, in any thread, goes into."""
+    kept: list[Record] = []
+    _keepers.append(kept)
+    try:
+        yield kept
+    finally:
+        _keepers.remove(kept)
+
+
 class Record:
     """The spans of one program, its forks included. `began` is in seconds since the epoch."""
 
@@ -52,6 +69,13 @@ class Record:
         self.began = time.time()
         self.spans: list[Span] = []
         self._zero = time.perf_counter()
+        for kept in list(_keepers):
+            kept.append(self)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the program has ended."""
+        return bool(self.spans) and self.spans[0].ended is not None
 
     def now(self) -> float:
         """Seconds since the record began."""

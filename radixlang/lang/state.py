@@ -15,7 +15,8 @@ from typing import Any, Literal
 
 from radixlang.errors import ProgramError
 from radixlang.lang import ir
-from radixlang.lang.interpreter import Branch, Program
+from radixlang.lang.interpreter import Branch
+from radixlang.lang.program import Program
 from radixlang.lang.record import Record
 from radixlang.lang.values import Value
 
