@@ -19,11 +19,12 @@ from radixlang.errors import ConfigError, ProgramError
 from radixlang.lang import loop
 from radixlang.lang.backends.base import Backend
 from radixlang.lang.global_config import backend_of, global_config
-from radixlang.lang.interpreter import Program, error_of
 from radixlang.lang.params import SamplingParams
+from radixlang.lang.program import Program
 from radixlang.lang.progress import progress
 from radixlang.lang.state import Lease, ProgramState, current_branch
 from radixlang.lang.tracer import Trace, common_arguments, constant_prefix, trace_program, tracing
+from radixlang.lang.where import error_of
 
 #: characters from which a constant prefix is worth a call of its own
 LEAST_PREFIX = 64

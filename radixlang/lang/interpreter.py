@@ -10,28 +10,22 @@ from __future__ import annotations
 import asyncio
 import collections
 import dataclasses
-import sys
-import uuid
-from collections.abc import Callable, Coroutine
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from radixlang.errors import ProgramError, RadixLangError
+from radixlang.errors import ProgramError
 from radixlang.lang import ir
-from radixlang.lang.backends.base import Backend, Piece, Prompt
+from radixlang.lang.backends.base import Piece, Prompt
 from radixlang.lang.loop import Watched, get_loop
 from radixlang.lang.params import SamplingParams
+from radixlang.lang.prefix import SharedPrefix
 from radixlang.lang.reasoning import split_reasoning
-from radixlang.lang.record import Record, Span
+from radixlang.lang.record import Span
 from radixlang.lang.transcript import Transcript
 from radixlang.lang.values import Value, gathered
-from radixlang.log import get_logger
+from radixlang.lang.where import error_of, program_line
 
-log = get_logger(__name__)
-
-#: characters of text that a fork must share, beyond what is cached, to be announced: about two small pages
-LEAST_SHARED = 128
-_HERE = str(Path(__file__).parent)
+if TYPE_CHECKING:
+    from radixlang.lang.program import Program
 
 
 @dataclasses.dataclass
@@ -57,132 +51,6 @@ class _Join:
 @dataclasses.dataclass
 class _Flush:
     """A value of a turn that is collected for one call is read before the turn ends."""
-
-
-class SharedPrefix:
-    """The text that the branches of a fork share: computed once, before the first call of any of them."""
-
-    def __init__(self, text: str, before: SharedPrefix | None, known: int, span: Callable[[], Span]) -> None:
-        self._text = text
-        self._before = before
-        self._worth = len(text) - known >= LEAST_SHARED
-        self._span = span
-        self._work: asyncio.Task[None] | None = None
-
-    async def ready(self, program: Program) -> None:
-        """Wait until the backend has it. Its failure is not ours to report: the calls will fail likewise."""
-        if self._work is None:
-            self._work = asyncio.ensure_future(self._announce(program))
-        # One branch that is cancelled must not cancel it for the others.
-        await asyncio.shield(self._work)
-
-    async def _announce(self, program: Program) -> None:
-        if self._before is not None:
-            await self._before.ready(program)
-        if not self._worth:
-            return
-        span = self._span()
-        try:
-            await program.backend.cache_prefix(self._text)
-            program.record.end(span)
-        except RadixLangError as error:
-            program.record.end(span, error=str(error))
-            log.debug("a shared prefix was not cached: %s", error)
-
-
-class Program:
-    """One run of a function: what its branches have in common."""
-
-    def __init__(
-        self,
-        name: str,
-        backend: Backend,
-        defaults: SamplingParams,
-        stream: bool = False,
-        num_api_spec_tokens: int | None = None,
-        background: bool = False,
-    ) -> None:
-        self.name = name
-        self.id = uuid.uuid4().hex
-        self.backend = backend if num_api_spec_tokens is None else backend.speculative(num_api_spec_tokens)
-        self.template = backend.chat_template()
-        self.defaults = defaults
-        self.stream = stream
-        #: the function runs in a thread or task of its own, so that names may still appear while others read
-        self.background = background
-        capabilities = backend.capabilities
-        #: whole turns of the assistant are collected and made in one call
-        self.by_turns = num_api_spec_tokens is not None and capabilities.chat and not capabilities.completion
-        self.record = Record(name, backend.name)
-        self.branches: list[Branch] = []
-        self.returned = False  # the function has: nothing new is submitted
-        self.error: ProgramError | None = None
-        self.error_was_read = False
-        self.ended = False
-        self._begun: asyncio.Task[None] | None = None
-        self.root = Branch(self, None, 0)
-
-    async def begin(self) -> None:
-        """Tell the backend, once, before the first call."""
-        if self._begun is None:
-            self._begun = asyncio.ensure_future(self.backend.begin(self.id))
-        await asyncio.shield(self._begun)
-
-    def function_returned(self, error: ProgramError | None = None) -> None:
-        """The function has ended, by `error` or well. May be called from any thread."""
-
-        def on_loop() -> None:
-            self.returned = True
-            if error is not None:
-                self.fail(error)
-            for branch in list(self.branches):
-                branch.changed()
-            self.look_for_end()
-
-        get_loop().call_soon_threadsafe(on_loop)
-
-    def fail(self, error: ProgramError) -> None:
-        """End all branches. On the loop's thread."""
-        if self.error is None:
-            self.error = error
-        for branch in list(self.branches):
-            branch.fail(error)
-
-    def cancel(self, reason: str) -> None:
-        """Give up what has not finished; the backend's requests are aborted. May be called from any thread."""
-        if self.ended:
-            return
-
-        def on_loop() -> None:
-            self.error_was_read = True  # whoever cancels knows
-            if not self.ended:
-                self.fail(ProgramError(reason))
-                self.returned = True
-                self.look_for_end()
-
-        loop = get_loop()
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(on_loop)
-
-    def look_for_end(self) -> None:
-        """Tell the backend when everything is over."""
-        if self.returned and not self.ended and not any(branch.busy for branch in self.branches):
-            self.ended = True
-            for branch in self.branches:
-                said = {"messages": branch.transcript.messages_so_far()}
-                error = str(branch.error) if branch.error else None
-                self.record.end(branch.span, branch.transcript.text, said, error)
-                branch.changed()
-            if self._begun is not None:
-                _in_background(self.backend.end(self.id))
-
-    def forgotten(self) -> None:
-        """Nobody can read this program any more."""
-        if not self.ended:
-            self.cancel("The program was forgotten before it had finished.")
-        elif not self.error_was_read:
-            for error in [branch.error for branch in self.branches if branch.error is not None][:1]:
-                log.warning("program %s failed, and nobody read its error: %s", self.name, error)
 
 
 class Branch(Watched):
@@ -281,7 +149,7 @@ class Branch(Watched):
             known = set(self.names)
             new: dict[str, list[Value]] = {}
             for branch in branches:
-                for name, value in branch.names.items():
+                for name, value in list(branch.names.items()):
                     if name not in known:
                         new.setdefault(name, []).append(value)
             for name, parts in new.items():
@@ -318,7 +186,7 @@ class Branch(Watched):
         self._queue_fails(error)
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
-        for value in self.names.values():
+        for value in list(self.names.values()):
             value.fail(error)
         self.changed()
 
@@ -327,9 +195,7 @@ class Branch(Watched):
             statement = self._queue.popleft()
             for value in statement.values:
                 value.fail(error)
-            if isinstance(statement.expr, _Fork):
-                for branch in statement.expr.branches:
-                    branch.fail(error)
+            _never_begin(statement, error)
 
     def _go_on(self) -> None:
         if self.error is not None:
@@ -369,15 +235,13 @@ class Branch(Watched):
         self.error = self.error or error
         for value in statement.values:
             value.fail(error)
-        if isinstance(statement.expr, _Fork):
-            for branch in statement.expr.branches:
-                branch.fail(error)
+        _never_begin(statement, error)
         for part, _ in self._turn or ():
             if isinstance(part, Statement):
                 for value in part.values:
                     value.fail(error)
         self._queue_fails(error)
-        for value in self.names.values():
+        for value in list(self.names.values()):
             if not value.done and value in self._scope_values():
                 value.fail(error)
 
@@ -605,6 +469,14 @@ class Branch(Watched):
         self.changed()
 
 
+def _never_begin(statement: Statement, error: ProgramError) -> None:
+    """If the statement is a fork: its branches will not run, whatever is submitted to them."""
+    if isinstance(statement.expr, _Fork):
+        for branch in statement.expr.branches:
+            branch.error = branch.error or error
+            branch.fail(error)
+
+
 def _finish(value: Value, pieces: list[Piece]) -> None:
     if len(pieces) == 1:
         value.finish(pieces[0].text, pieces[0].meta)
@@ -621,31 +493,3 @@ def _parts_of(expr: ir.Expr | None) -> list[ir.Expr]:
     if expr is None:
         return []
     return expr.items if isinstance(expr, ir.ExprList) else [expr]
-
-
-_background: set[asyncio.Task[None]] = set()
-
-
-def _in_background(work: Coroutine[Any, Any, None]) -> None:
-    """Run what nobody waits for; the loop itself keeps weak references only."""
-    task = asyncio.ensure_future(work)
-    _background.add(task)
-    task.add_done_callback(_background.discard)
-
-
-def program_line() -> str:
-    """File and line of the innermost caller outside of the language."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-
-
-def error_of(cause: BaseException, where: str) -> ProgramError:
-    """A `ProgramError` for whatever went wrong in a statement."""
-    if isinstance(cause, ProgramError):
-        return cause
-    text = str(cause) if isinstance(cause, RadixLangError) else f"{type(cause).__name__}: {cause}"
-    error = ProgramError(text.rstrip("."), where)
-    error.__cause__ = cause
-    return error

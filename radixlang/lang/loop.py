@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
 import os
 import threading
 from collections.abc import Callable, Coroutine
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 _lock = threading.Lock()
+_waking = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
 _owner = 0  # process id: a forked child has no thread behind the loop it inherits
 
@@ -72,9 +74,17 @@ class Watched:
 
     def changed(self) -> None:
         """Wake everybody who waits."""
-        wakers, self._wakers = self._wakers, []
+        if not self._wakers:
+            return
+        with _waking:
+            wakers, self._wakers = self._wakers, []
         for wake in wakers:
             wake()
+
+    def _wake_by(self, wake: Callable[[], None]) -> None:
+        # Without the lock it could land in the list that is just being worked off, and wait for ever.
+        with _waking:
+            self._wakers.append(wake)
 
     def wait(self, look: Callable[[], T | None]) -> T:
         """Block the calling thread."""
@@ -85,7 +95,7 @@ class Watched:
                     "`await s.text_async()` or `await s.sync_async()`."
                 )
             event = threading.Event()
-            self._wakers.append(event.set)
+            self._wake_by(event.set)
             # It may have changed between the look and the entry.
             if (found := look()) is not None:
                 return found
@@ -97,7 +107,7 @@ class Watched:
         loop = asyncio.get_running_loop()
         while (found := look()) is None:
             event = asyncio.Event()
-            self._wakers.append(lambda event=event: _set(loop, event))  # type: ignore[misc]
+            self._wake_by(functools.partial(_set, loop, event))
             if (found := look()) is not None:
                 return found
             await event.wait()

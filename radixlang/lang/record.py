@@ -51,13 +51,16 @@ _keepers: list[list[Record]] = []
 
 @contextlib.contextmanager
 def keeping() -> Iterator[list[Record]]:
-    """A list that every record made in the meantime, in any thread, goes into."""
+    """A list that every record made in the meantime, in any thread, goes into. Until the block ends, programs are not
+    given up because nobody reads them."""
     kept: list[Record] = []
     _keepers.append(kept)
     try:
         yield kept
     finally:
         _keepers.remove(kept)
+        for record in kept:
+            record.held = None
 
 
 class Record:
@@ -69,6 +72,8 @@ class Record:
         self.began = time.time()
         self.spans: list[Span] = []
         self._zero = time.perf_counter()
+        #: what must live as long as the record is kept; None: nothing
+        self.held: list[Any] | None = [] if _keepers else None
         for kept in list(_keepers):
             kept.append(self)
 

@@ -15,7 +15,8 @@ from typing import Any, Literal
 
 from radixlang.errors import ProgramError
 from radixlang.lang import ir
-from radixlang.lang.interpreter import Branch, Program
+from radixlang.lang.interpreter import Branch
+from radixlang.lang.program import Program
 from radixlang.lang.record import Record
 from radixlang.lang.values import Value
 
@@ -32,6 +33,8 @@ class Lease:
     def __init__(self, program: Program) -> None:
         self._finalizer = weakref.finalize(self, program.forgotten)
         self._finalizer.atexit = False
+        if program.record.held is not None:
+            program.record.held.append(self)
 
 
 class ProgramState:
@@ -129,8 +132,13 @@ class ProgramState:
         known = ", ".join(sorted(branch.names)) or "none"
         raise KeyError(f"The program has no variable {name!r}; it has {known}.")
 
+    def _error(self) -> ProgramError | None:
+        """Of this branch; the function's own failure is the root's."""
+        branch = self._branch
+        return branch.error or (branch.program.error if branch is branch.program.root else None)
+
     def _raise_error(self) -> None:
-        error = self._branch.error or self._branch.program.error
+        error = self._error()
         if error is not None:
             self._raise(error)
 
@@ -213,9 +221,8 @@ class ProgramState:
     def error(self) -> ProgramError | None:
         """What went wrong, or None; waits like `sync`."""
         self._settle()
-        program = self._branch.program
-        program.error_was_read = True
-        return self._branch.error or program.error
+        self._branch.program.error_was_read = True
+        return self._error()
 
     @property
     def record(self) -> Record:

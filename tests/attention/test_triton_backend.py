@@ -154,7 +154,7 @@ def h200() -> tuning.Chip:
 
 @pytest.mark.parametrize(
     ("batch", "length", "splits", "block"),
-    [(1, 1024, 16, 64), (1, 8192, 16, 64), (8, 1024, 4, 64), (32, 1024, 2, 32), (128, 1024, 1, 32)],
+    [(1, 1024, 16, 64), (1, 8192, 16, 64), (8, 1024, 4, 64), (32, 1024, 2, 64), (128, 1024, 1, 32)],
 )
 def test_decode_settings_are_the_measured_ones(batch: int, length: int, splits: int, block: int) -> None:
     tile = tuning.decode_tile(

@@ -11,6 +11,7 @@ import torch
 
 from radixlang.config import Config
 from radixlang.executor.build import build_executor
+from radixlang.executor.shapes import Shape
 from radixlang.sampling_params import RowSampling
 from tests.executor.tiny import Host, Row
 
@@ -85,7 +86,7 @@ def test_changed_logits_of_a_bfloat16_graph_are_exact(smollm2_path: Path, masked
 
     executor = build(smollm2_path, "bfloat16", True)
     outs = run(executor, masked)
-    scores = executor.graphs._scores[8]
+    scores = executor.graphs._scores[Shape(8, 8)]
     assert scores.dtype == torch.bfloat16
     for b, (sampling, out) in enumerate(zip(SAMPLINGS, outs, strict=True)):
         buffer = executor.sampling.edits._of.get(b + 1)

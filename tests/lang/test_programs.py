@@ -508,6 +508,17 @@ def test_an_error_is_raised_where_the_value_is_read():
     assert isinstance(state.error(), ProgramError)
 
 
+def test_the_line_of_a_turn_in_a_block_is_the_program_s():
+    @sgl.function
+    def program(s):
+        with s.user(), s.assistant():
+            pass
+
+    error = program.run(backend=FakeBackend()).error()
+    assert error is not None
+    assert "test_programs.py" in error.where
+
+
 def test_the_function_s_own_exception_comes_out_of_run():
     @sgl.function
     def program(s):
@@ -693,6 +704,31 @@ def test_a_thread_that_waits_is_freed_by_cancel():
     state.cancel()
     with pytest.raises(ProgramError):
         state["result"]
+
+
+def test_a_cancelled_function_cannot_hang_on_a_new_fork():
+    go = threading.Event()
+    outcome = []
+
+    @sgl.function
+    def program(s):
+        s += "x"
+        go.wait(5)
+        try:
+            forks = s.fork(2)
+            forks += sgl.gen("a")
+            forks.join()
+            outcome.append(s["a"])
+        except ProgramError as error:
+            outcome.append(error)
+
+    state = program.run(backend=FakeBackend(), stream=True)
+    state.cancel()
+    with pytest.raises(ProgramError):
+        state.sync()
+    go.set()
+    until(lambda: outcome)
+    assert isinstance(outcome[0], ProgramError)
 
 
 # ---- async programs ----

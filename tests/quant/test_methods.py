@@ -54,7 +54,8 @@ def stored(form: str, rows: int, columns: int = 256, seed: int = 0) -> Stored:
     return Stored("w", values, form)
 
 
-@pytest.fixture(params=METHODS.names())
+# `exact` runs in kernels alone: tests/kernels/test_triton_exact.py and tests/executor/test_exactness_triton.py.
+@pytest.fixture(params=[name for name in METHODS.names() if name != "exact"])
 def method(request: pytest.FixtureRequest) -> QuantMethod:
     return METHODS.get(request.param)("cpu", torch.float32)
 

@@ -84,6 +84,9 @@ class ByteTokenizer:
     def token_bytes(self, token: int) -> bytes:
         return bytes([token]) if token < 256 else {EOS: b"<eos>", BOS: b"<bos>"}[token]
 
+    def template_facts(self) -> dict[str, Any] | None:
+        return {"source": "{{ messages[0].content }}", "variables": {}, "bos": ""}
+
     def apply_chat_template(
         self,
         messages: list[dict[str, Any]],

@@ -40,7 +40,7 @@ class Runtime:
         model = {"model_path": args[0]} if args else {}
         Config.from_flat(**model, **kwargs)  # unknown names are found before a process starts
         # The line that says it is ready is logged at this level.
-        options = {"port": 0, **model, **kwargs, "log_level": "info"}
+        options = {"port": 0, "disable_access_log": True, **model, **kwargs, "log_level": "info"}
         self._output = tempfile.NamedTemporaryFile("w+", prefix="radixlang-", suffix=".log")  # noqa: SIM115
         self._process = subprocess.Popen(
             [sys.executable, "-m", "radixlang.launch_server", *_flags(options)],
