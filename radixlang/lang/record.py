@@ -51,8 +51,8 @@ _keepers: list[list[Record]] = []
 
 @contextlib.contextmanager
 def keeping() -> Iterator[list[Record]]:
-    """A list that every record made in the meantime, in any thread, goes into. Until the block ends, programs are not
-    given up because nobody reads them."""
+    """A list that every record made in the meantime, in any thread, goes into. Until the block ends, no program is
+    given up because nobody reads it."""
     kept: list[Record] = []
     _keepers.append(kept)
     try:
