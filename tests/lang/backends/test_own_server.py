@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 pytest.importorskip("openai")
 
 import radixlang as rl
+from radixlang.cli.main import main
 from radixlang.errors import ProgramError
 from radixlang.lang import loop
 from radixlang.lang.choices import greedy_token_selection, unconditional_likelihood_normalized
@@ -86,6 +88,22 @@ def test_speculation_saves_calls_and_keeps_the_answers(server: Server) -> None:
         counts.append(sum(meta["prompt_tokens"] > 0 for meta in metas))
     assert texts[0] == texts[1] == [" 6", " 7", " 8"]
     assert counts == [3, 1]
+
+
+def test_trace_takes_a_server(server: Server, tmp_path: Path) -> None:
+    file = tmp_path / "hello.py"
+    file.write_text(
+        "import radixlang as sgl\n"
+        "@sgl.function\n"
+        "def hello(s):\n"
+        "    s += sgl.user('Say hello.')\n"
+        "    s += sgl.assistant(sgl.gen('answer', max_tokens=4))\n"
+        "hello.run()\n"
+    )
+    out = tmp_path / "page.html"
+    assert main(["trace", str(file), "--backend", server.url, "-o", str(out)]) == 0
+    assert "Say hello." in out.read_text()
+    assert rl.global_config.default_backend is None
 
 
 def test_a_server_that_vanishes_is_a_clear_error_in_time(smollm2_path: Any, tmp_path: Any) -> None:
