@@ -22,6 +22,7 @@ def engine(start: Start, sender: ZmqSender) -> None:
         own_process=True,
     )
     sender.send(Ready("engine", loop.info))
+    loop.scheduler.warm_up()
     loop.run()
     loop.executor.close()
 

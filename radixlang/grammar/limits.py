@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class GrammarLimits:
     """Bounds of one compilation and of one step."""
 
-    max_states: int = 20_000
+    max_states: int = 2_500
     """states of one automaton"""
     max_grammar_size: int = 500_000
     """symbols of one context-free grammar"""

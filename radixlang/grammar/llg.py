@@ -16,7 +16,7 @@ from llguidance.gbnf_to_lark import any_to_lark
 from radixlang.grammar.errors import GrammarError, GrammarFailure
 from radixlang.grammar.grammar import Grammar, Mask
 from radixlang.grammar.limits import GrammarLimits
-from radixlang.grammar.spec import read_json
+from radixlang.grammar.spec import read_choices, read_json
 from radixlang.grammar.structural_tag import literal_pieces, to_lark
 from radixlang.messages import GrammarSpec
 
@@ -45,6 +45,9 @@ class LlguidanceEngine:
             n_vocab=vocabulary.size,
             eos_token=list(vocabulary.eos_ids),
         )
+
+    def warm_up(self) -> None:
+        """Everything is made with the engine."""
 
     def supports(self, spec: GrammarSpec) -> str | None:
         return None
@@ -100,7 +103,7 @@ class LlguidanceEngine:
         return grammar
 
 
-def json_options(any_whitespace: bool) -> dict[str, Any]:
+def json_options(any_whitespace: bool) -> Any:
     """How JSON is laid out: `, ` and `: ` exactly, or anything JSON allows."""
     layout: dict[str, Any] = {"whitespace_flexible": True}
     if not any_whitespace:
@@ -110,7 +113,7 @@ def json_options(any_whitespace: bool) -> dict[str, Any]:
 
 def _lark_of(spec: GrammarSpec) -> str:
     if spec.kind == "choice":
-        return "start: " + literal_pieces(read_json(spec.text, "choice"))
+        return "start: " + literal_pieces(read_choices(spec.text))
     try:
         return any_to_lark(spec.text)
     except Exception as error:

@@ -193,9 +193,12 @@ class ResidualState:
             GrammarFailure: the budget is spent, or nothing is left to undo.
         """
         value, others = self._vetoed_value, self._others()
-        again = value is not None and self._failures[value] >= MAX_VETOES
+        # Without checks clients have the text already; but there is always a number that is small enough.
+        again = self.revises and value is not None and self._failures[value] >= MAX_VETOES
         if others and not again:
             return 0
+        if not self.revises:
+            raise GrammarFailure("The text cannot be completed: every number that may stand here is too large.")
         self._backtracks += 1
         places = [i for i, step in enumerate(self._steps) if step.free]
         if not places or self._backtracks > MAX_BACKTRACKS:
