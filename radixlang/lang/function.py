@@ -340,16 +340,28 @@ class SglFunction:
     # ---- looking ahead ----
 
     def trace(self, *, backend: Any = None, **kwargs: Any) -> Trace:
-        """The program as a graph, found by running the function with symbols for the arguments not given."""
+        """The program as a graph, found by running the function with symbols for the arguments not given.
+
+        Raises:
+            ConfigError: an argument that the function does not have, or the program is a coroutine.
+        """
+        self._check_traceable()
         template = backend_of(backend).chat_template() if _has_backend(backend) else None
         return trace_program(self.func, self.arg_names, {**self.bind_arguments, **kwargs}, template)
 
     def cache(self, backend: Any = None) -> None:
         """Put what the program always begins with into the backend's cache."""
+        self._check_traceable()
         chosen = backend_of(backend)
         prefix = constant_prefix(self.func, self.arg_names, self.bind_arguments, chosen.chat_template())
         if prefix:
             loop.call(chosen.cache_prefix(prefix))
+
+    def _check_traceable(self) -> None:
+        if inspect.iscoroutinefunction(self.func):
+            raise ConfigError(
+                f"Program {self.__name__} is a coroutine, and only functions can be traced."
+            )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """`run`; inside a trace, the program becomes a part of the graph."""

@@ -1,4 +1,4 @@
-"""One run of a function: what its branches have in common (backend, defaults, record), its beginning and its end."""
+"""One run of a function: what its branches share (backend, defaults, record), its beginning and its end."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -43,7 +44,7 @@ class RuntimeEndpoint(NativeBackend):
         self.base_url = base_url.rstrip("/")
         self.name = f"The server at {self.base_url}"
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._verify = True if verify is None else verify
+        self._verify = verify
         self._http: httpx.AsyncClient | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.model_info: dict[str, Any] = loop.call(self._get_json("/get_model_info"))
@@ -135,12 +136,18 @@ class RuntimeEndpoint(NativeBackend):
             self._http = httpx.AsyncClient(
                 base_url=self.base_url,
                 headers=self._headers,
-                verify=self._verify,
+                verify=self._trust(),
                 timeout=httpx.Timeout(None, connect=PATIENCE),
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
                 trust_env=False,
             )
         return self._http
+
+    def _trust(self) -> ssl.SSLContext | bool:
+        """Certificates to trust: the system's, those of a file, or (False) any."""
+        if isinstance(self._verify, str):
+            return ssl.create_default_context(cafile=self._verify)
+        return self._verify is not False
 
     async def _get_json(self, path: str) -> Any:
         with self._sentences():
