@@ -165,6 +165,13 @@ class ServerConfig:
     stream_interval: int = flag(1, "Tokens between two chunks of a stream.")
     incremental_streaming_output: bool = flag(False, "Native streams carry deltas instead of the whole text.")
     default_chat_template_kwargs: str = flag("{}", "JSON object passed to the chat template.")
+    reasoning_parser: str = flag(
+        "auto",
+        "How the model writes its thoughts; auto looks into the chat template, none leaves them in the text.",
+    )
+    tool_call_parser: str = flag(
+        "auto", "How the model writes tool calls; auto looks into the chat template, none leaves them in the text."
+    )
     skip_server_warmup: bool = flag(False, "Open the port without a first trial request.")
     health_timeout: float = flag(20.0, "Seconds /health_generate waits for a token.")
     drain_timeout: float = flag(60.0, "Seconds running requests may take to end after SIGTERM.")
@@ -334,6 +341,11 @@ class Config:
             check_name(
                 "grammar backend", "radixlang.grammar:ENGINES", self.grammar.grammar_backend, "--grammar-backend"
             )
+        for what, where, name, spelling in (
+            ("reasoning parser", "radixlang.parsers.reasoning:NAMES", v.reasoning_parser, "--reasoning-parser"),
+            ("tool-call parser", "radixlang.parsers.tools:NAMES", v.tool_call_parser, "--tool-call-parser"),
+        ):
+            check_name(what, where, name, spelling)
         if d.attention_backend != "auto":
             what = "attention backend of --enable-deterministic-inference" if exact else "attention backend"
             table = "radixlang.attention:EXACT_BACKENDS" if exact else "radixlang.attention:BACKENDS"

@@ -29,8 +29,8 @@ def unpack_ids(data: bytes) -> np.ndarray:
 
 class GrammarSpec(msgspec.Struct, frozen=True, array_like=True):
     """A constraint on a text. `kind` json_schema, regex, choice, ebnf or structural_tag; `text` is the schema's
-    JSON, the pattern, a JSON list of choices, a GBNF or Lark grammar, or the tag's JSON. The kind `any` holds nothing
-    back: it is for thoughts that have a budget.
+    JSON, the pattern, a JSON list of choices, a GBNF or Lark grammar, or the tag's JSON. The kind `any` holds
+    nothing back: it is for thoughts that have a budget.
     """
 
     kind: str
@@ -43,6 +43,8 @@ class GrammarSpec(msgspec.Struct, frozen=True, array_like=True):
     """the text begins with thoughts, which end with these token ids; the constraint holds after them"""
     thinking_budget: int | None = None
     """most tokens of the thoughts; then their end is forced"""
+    thinking_start: int | None = None
+    """there are thoughts only if this token comes first; None: there always are"""
 
 
 class Generate(msgspec.Struct, tag=True, array_like=True):
@@ -166,12 +168,14 @@ class Reply(msgspec.Struct, tag=True, array_like=True):
 class Stats(msgspec.Struct, tag=True, array_like=True):
     """A snapshot for the metrics page, sent at most a few times a second and when the engine falls idle.
 
-    `gauges` are values as they are now, `counters` totals since the start.
+    `gauges` are values as they are now, `counters` totals since the start, `times` durations in seconds since the
+    last snapshot, by the name of their histogram.
     """
 
     gauges: dict[str, float]
     counters: dict[str, float]
     idle: bool = False
+    times: dict[str, list[float]] = {}
 
 
 class Ready(msgspec.Struct, tag=True, array_like=True):

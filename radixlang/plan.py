@@ -44,7 +44,23 @@ class Flush:
     """Forget everything cached beside the KV pages (the host has already freed the pages)."""
 
 
-Action: TypeAlias = CopyPages | Flush
+@dataclass(frozen=True)
+class LoadAutomaton:
+    """Put an automaton of n states into a slot of the device before the step's rows are set up.
+
+    The host sees to it that no row is in the slot's automaton any more. All arrays are flat.
+    """
+
+    slot: int
+    next_byte: npt.NDArray[np.int16]
+    """[n * 256] the state each byte leads to, -1 for none; the last state is where the text has ended"""
+    mask_row: Ints
+    """[n] which of the masks holds in a state"""
+    masks: Ints
+    """[m * words]"""
+
+
+Action: TypeAlias = CopyPages | Flush | LoadAutomaton
 
 
 @dataclass(frozen=True)
@@ -61,6 +77,8 @@ class RowSetup:
     prompt: Ints
     output: Ints
     generated: int = 0
+    automaton: tuple[int, int] | None = None
+    """(slot, state): the device masks and steps the row by itself from this state on"""
 
 
 @dataclass(frozen=True)

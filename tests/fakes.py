@@ -44,9 +44,26 @@ class FakeModel:
         """Of uint64 slots 0 … n - 1."""
         return int((slots * (2 * np.arange(len(slots), dtype=np.uint64) + np.uint64(1))).sum(dtype=np.uint64))
 
-    def next_token(self, context: int, sampling: RowSampling, generated: int) -> int:
-        """Depends on the seed unless greedy; end ids are not drawn before `min_new_tokens`."""
-        x = mix(context if sampling.greedy else context ^ mix(sampling.seed))
+    def next_token(
+        self,
+        context: int,
+        sampling: RowSampling,
+        output: Sequence[int],
+        allowed: Sequence[int] = (),
+        prompt: Sequence[int] = (),
+    ) -> int:
+        """Depends on the seed and the number of tokens made unless greedy, on which they are where these are
+        penalised; end ids are not drawn before `min_new_tokens`. `allowed`: all if empty."""
+        generated = len(output)
+        x = mix(context if sampling.greedy else context ^ mix(sampling.seed + generated))
+        if sampling.penalised:
+            for token in sorted(output):
+                x = mix(x ^ token)
+        if sampling.repetition_penalty != 1.0:
+            for token in sorted(set(prompt)):
+                x = mix(x ^ token)
+        if len(allowed):
+            return allowed[x % len(allowed)]
         while True:
             token = x % self.vocab_size
             if generated >= sampling.min_new_tokens or token not in sampling.end_ids:
@@ -86,7 +103,7 @@ class FakeModel:
         context = self.contexts(prompt)[-1]
         output: list[int] = []
         while len(output) < count:
-            token = self.next_token(context, sampling, len(output))
+            token = self.next_token(context, sampling, output, prompt=prompt)
             output.append(token)
             if token in sampling.end_ids:
                 break
@@ -100,7 +117,7 @@ class FakeExecutor:
     """`executor.Executor` over a `FakeModel`. Plans run in order, and only when a result is asked for.
 
     A row that is granted the token `poison` is reported as failed. The steps in `broken` raise, and so does every
-    step that grants the token `curse`.
+    step that grants the token `curse`. Masked rows must be given their masks before the next step is launched.
     """
 
     num_pages: int
@@ -118,7 +135,9 @@ class FakeExecutor:
         self.kv = generator.integers(0, 1 << 63, slots, dtype=np.uint64)  # garbage, as in fresh memory
         self.table = np.zeros((self.max_rows + 1, -(-self.max_tokens // self.page_size) + 1), np.int64)
         self.next = np.zeros(self.max_rows + 1, np.int64)
-        self.generated = np.zeros(self.max_rows + 1, np.int64)
+        self.prompts: list[list[int]] = [[]] * (self.max_rows + 1)
+        self.outputs: list[list[int]] = [[]] * (self.max_rows + 1)
+        self.masks: dict[int, list[list[int]]] = {}
         self.sampling = [RowSampling()] * (self.max_rows + 1)
         self.waiting: list[StepPlan] = []
         self.results: dict[int, StepResult | RuntimeError] = {}
@@ -127,15 +146,22 @@ class FakeExecutor:
     def launch(self, plan: StepPlan) -> Any:
         for array in (plan.rows, plan.starts, plan.counts, plan.token_ids, plan.samples, plan.new_pages):
             array.flags.writeable = False
+        assert all(not len(earlier.masked) or earlier.step in self.masks for earlier in self.waiting)
         self.waiting.append(plan)
         return plan.step
 
     def sample(self, ticket: Any, masks: np.ndarray | None) -> None:
-        assert masks is None
+        assert masks is not None
+        assert len(masks) == len(next(plan for plan in self.waiting if plan.step == ticket).masked)
+        bits = np.unpackbits(masks.view(np.uint8), axis=1, bitorder="little")[:, : self.model.vocab_size]
+        self.masks[ticket] = [np.flatnonzero(row).tolist() for row in bits]
 
     def result(self, ticket: Any) -> StepResult:
         while ticket not in self.results:
             plan = self.waiting.pop(0)
+            if len(plan.masked) and plan.step not in self.masks:
+                self.results[plan.step] = RuntimeError(f"step {plan.step} was never sampled")
+                continue
             self.results[plan.step] = self._run(plan)
         result = self.results.pop(ticket)
         if isinstance(result, RuntimeError):
@@ -160,11 +186,15 @@ class FakeExecutor:
         assert (plan.new_pages[:, 2] > 0).all(), "the sink was handed out"
         for setup in plan.setups:
             self.sampling[setup.row] = setup.sampling
-            self.generated[setup.row] = setup.generated
+            self.prompts[setup.row] = setup.prompt.tolist()
+            # Tokens that nobody asks for need not be sent, only their number.
+            self.outputs[setup.row] = setup.output.tolist() or [-1] * setup.generated
+            assert len(self.outputs[setup.row]) == setup.generated
         assert len(np.unique(plan.rows)) == plan.size
         assert (plan.rows > 0).all()
         assert (plan.counts > 0).all()
         wishes = {wish.index: wish for wish in plan.logprobs}
+        allowed = dict(zip(plan.masked.tolist(), self.masks.pop(plan.step, []), strict=True))
         result = StepResult(plan.step, np.zeros(int(plan.samples.sum()), np.int32))
         written: set[int] = set()
         drawn, at = 0, 0
@@ -197,8 +227,11 @@ class FakeExecutor:
                     at_logits, wish.targets.tolist(), wish.top, wish.token_ids
                 )
             if plan.samples[index]:
-                token = self.model.next_token(context, self.sampling[row], int(self.generated[row]))
-                self.generated[row] += 1
+                only, output = allowed.get(index, ()), self.outputs[row]
+                token = self.model.next_token(context, self.sampling[row], output, only, self.prompts[row])
+                if index in allowed and not only:
+                    result.failed[index] = "No token may follow."
+                output.append(token)
                 self.next[row] = result.tokens[drawn] = token
                 drawn += 1
                 if wish is not None and wish.output:

@@ -69,9 +69,8 @@ UNAVAILABLE: dict[str, tuple[str, ...]] = {
         *("--constrained-json-whitespace-pattern", "--constrained-json-max-whitespace-cnt"),
         "--disable-outlines-disk-cache",
     ),
-    "tool-call and reasoning parsers": (
-        *("--tool-call-parser", "--reasoning-parser", "--tool-server"),
-        *("--enable-strict-thinking", "--strip-thinking-cache"),
+    "tool servers and thoughts in the cache": (
+        *("--tool-server", "--enable-strict-thinking", "--strip-thinking-cache"),
     ),
     "images, audio and video": (
         *("--enable-multimodal", "--mm-", "--limit-mm-data-per-request", "--allowed-media-domains"),

@@ -93,10 +93,13 @@ class EngineLoop:
 
     def run(self) -> None:
         """Serve until a `Drain` has been obeyed."""
-        while not (self.draining and self._quiet):
-            self.turn()
-        self._send_stats(idle=True)
-        self.sender.send(Stopped())
+        try:
+            while not (self.draining and self._quiet):
+                self.turn()
+            self._send_stats(idle=True)
+            self.sender.send(Stopped())
+        finally:
+            self.scheduler.close()
 
     @property
     def _quiet(self) -> bool:
@@ -118,7 +121,7 @@ class EngineLoop:
         if previous is not None:
             self._process(previous)
         elif launched is None and not self._quiet:
-            # Requests wait for something outside (memory held by nobody, a time-out): do not spin.
+            # Requests wait for something outside (a constraint that is being compiled, a time-out): do not spin.
             time.sleep(0.001)
         if self._running is not None:
             self._sample(self._running)
@@ -269,4 +272,5 @@ class EngineLoop:
 
     def _send_stats(self, idle: bool) -> None:
         self._stats_sent = self.clock()
-        self.sender.send(msgspec.structs.replace(self.scheduler.stats(self._stats_sent), idle=idle))
+        stats, times = self.scheduler.stats(self._stats_sent), self.scheduler.take_times()
+        self.sender.send(msgspec.structs.replace(stats, idle=idle, times=times))

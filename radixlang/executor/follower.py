@@ -89,6 +89,8 @@ def follow(executor: Executor, receiver: Receiver) -> None:
                 executor.sample(launched.ticket, masks)
                 launched.sampled = True
                 continue
+            for earlier in running:
+                earlier.sampled = True  # or given up by the first rank, because a step before it was refused
             running.append(_Launched(executor.launch(content), content.step, not len(content.masked)))
             while len(running) > 1 and running[0].sampled:
                 _settle(executor, running.popleft())

@@ -11,15 +11,19 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 import numpy as np
 
-from radixlang.plan import CopyPages, Flush, LogprobWish, RowSetup, StepPlan
+from radixlang.plan import Action, CopyPages, Flush, LoadAutomaton, LogprobWish, RowSetup, StepPlan
 from radixlang.sampling_params import RowSampling
 
 Kind: TypeAlias = Literal["launch", "sample", "stop"]
 
 _ARRAY = 1
-_DTYPES = {b"i": np.dtype(np.int32), b"?": np.dtype(np.bool_)}
+_DTYPES: dict[bytes, np.dtype[Any]] = {
+    b"i": np.dtype(np.int32),
+    b"h": np.dtype(np.int16),
+    b"?": np.dtype(np.bool_),
+}
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
-_ACTIONS: dict[str, type[CopyPages | Flush]] = {"CopyPages": CopyPages, "Flush": Flush}
+_ACTIONS: dict[str, type[Action]] = {kind.__name__: kind for kind in (CopyPages, Flush, LoadAutomaton)}
 
 
 def _encode(value: Any) -> Any:
@@ -76,7 +80,13 @@ def _plan(fields: dict[str, Any], actions: list[Any]) -> StepPlan:
         | {
             "new_pages": fields["new_pages"].reshape(-1, 3),
             "setups": tuple(
-                RowSetup(**setup | {"sampling": msgspec.convert(setup["sampling"], RowSampling)})
+                RowSetup(
+                    **setup
+                    | {
+                        "sampling": msgspec.convert(setup["sampling"], RowSampling),
+                        "automaton": None if setup["automaton"] is None else tuple(setup["automaton"]),
+                    }
+                )
                 for setup in fields["setups"]
             ),
             "logprobs": tuple(

@@ -2,31 +2,47 @@
 
 Where a grammar leaves no choice, its bytes can be written without asking the model. But the same bytes can be cut
 into tokens in many ways, and a model that finds its text cut in a way it has never seen goes astray. So a token is
-forced only if it is what the tokenizer makes of the text, whatever comes after the forced part: it is held back
-while some token that may stand there would reach beyond it.
+forced only if it is what the tokenizer makes of the text, however the text goes on. It may go on so that a token
+begins inside the forced bytes and reaches beyond them; then what stands before that token is cut as the tokenizer
+cuts it alone. What all these cuts begin with is certain.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from radixlang.grammar.grammar import GrammarState, Mask
 
 if TYPE_CHECKING:
     from radixlang.grammar.vocabulary import Vocabulary
 
+MOST = 256
+"""tokens that are looked at together: the rest of a longer stretch comes when it is its turn"""
 CONTEXT = 12
 """tokens before the forced ones that the tokenizer gets to see"""
+MAX_KNOWN = 4096
 
 
 class CanonicalState:
-    """A state whose forced tokens are canonical, and whose masks leave nothing else where there are such."""
+    """A state whose forced tokens are canonical, and whose masks leave nothing else where there are such.
 
-    def __init__(self, inner: GrammarState, vocabulary: Vocabulary, history: list[int] | None = None) -> None:
+    `known` is shared by the states of one grammar: what was found behind the same tokens at the same place, for
+    inner states that have a `place`.
+    """
+
+    def __init__(
+        self,
+        inner: GrammarState,
+        vocabulary: Vocabulary,
+        known: dict[Any, list[int]] | None = None,
+        history: list[int] | None = None,
+    ) -> None:
         self._inner = inner
         self._vocabulary = vocabulary
+        self._known = {} if known is None else known
         self._history = history or []
         self._forced: list[int] | None = None
 
@@ -42,9 +58,10 @@ class CanonicalState:
         if not self._inner.accept(token):
             return False
         self._history.append(token)
-        known = self._forced
-        # What was certain stays certain: the rest of the stretch needs no second look.
-        self._forced = known[1:] if known and len(known) > 1 and known[0] == token else None
+        forced = self._forced
+        # What was certain stays certain, and no more becomes so, except behind a special token.
+        same = forced and forced[0] == token and self._vocabulary.tokens[token]
+        self._forced = forced[1:] if forced and same else None
         return True
 
     def rollback(self, tokens: int) -> None:
@@ -62,11 +79,22 @@ class CanonicalState:
 
     def forced(self) -> list[int]:
         if self._forced is None:
-            tokens = self._inner.forced()
-            self._forced = (
-                certain(tokens, self._history[-CONTEXT:], self._inner, self._vocabulary) if tokens else []
-            )
+            tokens = self._inner.forced()[:MOST]
+            self._forced = self._find(tokens) if tokens else []
         return self._forced
+
+    def _find(self, tokens: list[int]) -> list[int]:
+        before = self._history[-CONTEXT:]
+        place = getattr(self._inner, "place", None)
+        if place is None:
+            return certain(tokens, before, self._inner, self._vocabulary)
+        key = (place, *before)
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= MAX_KNOWN:
+                self._known.clear()
+            found = self._known[key] = certain(tokens, before, self._inner, self._vocabulary)
+        return found
 
     @property
     def can_end(self) -> bool:
@@ -81,7 +109,7 @@ class CanonicalState:
         return self._inner.revises
 
     def copy(self) -> CanonicalState:
-        return CanonicalState(self._inner.copy(), self._vocabulary, self._history.copy())
+        return CanonicalState(self._inner.copy(), self._vocabulary, self._known, self._history.copy())
 
 
 def certain(forced: list[int], before: list[int], state: GrammarState, vocabulary: Vocabulary) -> list[int]:
@@ -92,19 +120,58 @@ def certain(forced: list[int], before: list[int], state: GrammarState, vocabular
         return forced[:1]  # a special token has no other spelling
     data = b"".join(vocabulary.tokens[token] for token in forced[:special])
     tokens = _as_encoded(data, before, vocabulary)
-    return tokens[: _not_spanned(tokens, data, state, vocabulary)]
+    if special < len(forced):
+        return tokens  # a special token cuts the text: nothing reaches beyond
+    sure = len(tokens)
+    row = np.zeros(vocabulary.words, np.int32)
+    for cut, longer in vocabulary.reaching_beyond(data):
+        if not sure:
+            break
+        # Where the cut lies behind what is certain so far, tokens before it are cut as they are alone.
+        alone = _as_encoded(data[:cut], before, vocabulary) if cut else []
+        if sure == _common(alone, tokens[:sure]):
+            continue
+        if not len(longer) or _may_follow(longer, alone, cut, state, vocabulary, row):
+            sure = min(sure, _common(alone, tokens))
+    return tokens[:sure]
+
+
+def _common(one: list[int], other: list[int]) -> int:
+    """How many tokens both begin with."""
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+def _may_follow(
+    ids: npt.NDArray[np.int32],
+    path: list[int],
+    length: int,
+    state: GrammarState,
+    vocabulary: Vocabulary,
+    row: Mask,
+) -> bool:
+    """Whether one of the tokens may stand `length` bytes behind the state; `path` are tokens that lead there."""
+    walker = state.copy()
+    if sum(len(vocabulary.tokens[token]) for token in path) != length or not all(map(walker.accept, path)):
+        return True  # inside a character: who knows
+    walker.fill(row)
+    return bool(((row.view(np.uint32)[ids >> 5] >> (ids & 31).astype(np.uint32)) & 1).any())
 
 
 def _as_encoded(data: bytes, before: list[int], vocabulary: Vocabulary) -> list[int]:
     """The tokens that the tokenizer makes of the bytes behind `before`; none if it cuts across the seam."""
-    context = [vocabulary.tokens[token] for token in before]
-    while context and (not context[0] or 0x80 <= context[0][0] < 0xC0):  # no whole character begins here
+    context: list[bytes] = []
+    for token in reversed(before):
+        if not vocabulary.tokens[token]:  # nothing reaches across a special token
+            break
+        context.append(vocabulary.tokens[token])
+    context.reverse()
+    while context and 0x80 <= context[0][0] < 0xC0:  # no character begins here
         del context[0]
     head = b"".join(context)
     try:
         text = (head + data).decode()
     except UnicodeDecodeError as error:
-        text = error.object[: error.start].decode(errors="ignore")
+        text = error.object[: error.start].decode()
     at, out = 0, []
     for token in vocabulary.encode(text):
         if at >= len(head):
@@ -112,26 +179,5 @@ def _as_encoded(data: bytes, before: list[int], vocabulary: Vocabulary) -> list[
         at += len(vocabulary.tokens[token])
         if at > len(head) and not out:
             return []
-    return out
-
-
-def _not_spanned(tokens: list[int], data: bytes, state: GrammarState, vocabulary: Vocabulary) -> int:
-    """How many of the tokens come before the first place from which a token may reach beyond the forced bytes."""
-    at, longer = 0, []
-    for token in tokens:
-        rest = data[at:]
-        ids = vocabulary.beginning_with(rest)
-        longer.append(ids[np.array([len(vocabulary.tokens[i]) > len(rest) for i in ids.tolist()], np.bool_)])
-        at += len(vocabulary.tokens[token])
-    if not any(map(len, longer)):
-        return len(tokens)
-    walker = state.copy()
-    row = np.zeros(vocabulary.words, np.int32)
-    for i, (token, ids) in enumerate(zip(tokens, longer, strict=True)):
-        if len(ids):
-            walker.fill(row)
-            if ((row.view(np.uint32)[ids >> 5] >> (ids & 31).astype(np.uint32)) & 1).any():
-                return i
-        if not walker.accept(token):
-            return i
-    return len(tokens)
+    # A tokenizer may change what it is given, or have no token for it.
+    return out if data.startswith(b"".join(vocabulary.tokens[token] for token in out)) else []

@@ -23,4 +23,11 @@ class GrammarError(RequestError):
 
 
 class GrammarFailure(RadixLangError):
-    """A constraint that fails while its text is generated: ends that request and no other."""
+    """A constraint that fails while its text is generated: ends that request and no other.
+
+    `ours`: a fault of this program, and not of the constraint.
+    """
+
+    def __init__(self, message: str, ours: bool = False) -> None:
+        super().__init__(message)
+        self.ours = ours

@@ -61,7 +61,8 @@ class GrammarState(Protocol):
 
     @property
     def revises(self) -> bool:
-        """`backtrack` may undo tokens: none is final before the text is complete."""
+        """`backtrack` may undo the newest token: neither that nor any after it is final before the text is
+        complete. Once true, it stays true."""
         ...
 
     def copy(self) -> GrammarState:
@@ -86,6 +87,10 @@ class Engine(Protocol):
     """Compiles constraints for one vocabulary; safe to use from several threads."""
 
     def __init__(self, vocabulary: Vocabulary, limits: GrammarLimits) -> None: ...
+
+    def warm_up(self) -> None:
+        """Make what the first compilation would otherwise have to make."""
+        ...
 
     def supports(self, spec: GrammarSpec) -> str | None:
         """None, or why this engine does not take the constraint, in a sentence; cheap."""

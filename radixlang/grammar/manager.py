@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 from radixlang.errors import ConfigError
 from radixlang.grammar import ENGINES
@@ -21,23 +23,33 @@ from radixlang.messages import GrammarSpec
 
 log = get_logger(__name__)
 
+_TRIM_EVERY = 256
+"""requests between two looks at how much is held"""
+_FAILED_BYTES = 1024
+"""what a constraint counts for in the cache that could not be compiled"""
+
 
 class CanonicalGrammar:
     """A grammar whose states are `CanonicalState`s."""
 
     def __init__(self, inner: Grammar, vocabulary: Vocabulary) -> None:
         self.inner = inner
-        self.nbytes = inner.nbytes
         self._vocabulary = vocabulary
+        self._known: dict[Any, list[int]] = {}
+
+    @property
+    def nbytes(self) -> int:
+        return self.inner.nbytes + 400 * len(self._known)
 
     def start(self) -> GrammarState:
-        return CanonicalState(self.inner.start(), self._vocabulary)
+        return CanonicalState(self.inner.start(), self._vocabulary, self._known)
 
 
 class GrammarManager:
     """One per engine. `get` never blocks: it gives a future, which is done at once for what is known already.
 
-    `vocabulary` is called when the first constraint comes; `cache_bytes` bounds what is kept beside what is in use.
+    `vocabulary` is called when the first constraint comes, or by `warm_up`; `cache_bytes` bounds what is kept
+    beside what is in use.
     """
 
     def __init__(
@@ -57,10 +69,15 @@ class GrammarManager:
         self._limits = limits or GrammarLimits()
         self._engines: dict[str, Engine] = {}
         self._cache_bytes = cache_bytes
-        self._cached = 0
         self._known: OrderedDict[str, Future[Grammar]] = OrderedDict()
+        self._asked = 0
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="grammar")
         self._lock = threading.RLock()
+        self._making = threading.RLock()
+        """held while a vocabulary or an engine is made; never by who only looks one up"""
+        self.hits = 0
+        """constraints that were known, or being compiled, when they were asked for"""
+        self._times: list[float] = []
 
     def get(self, spec: GrammarSpec) -> Future[Grammar]:
         """The compiled constraint; its result raises GrammarError when there is none."""
@@ -68,29 +85,64 @@ class GrammarManager:
         with self._lock:
             future = self._known.get(key)
             if future is None:
-                future = self._known[key] = self._pool.submit(self._compile, spec)
-                future.add_done_callback(lambda done: self._keep(key, done))
+                future = self._known[key] = self._pool.submit(self._timed, spec)
+                future.add_done_callback(lambda _done: self._trim())
+            else:
+                self.hits += 1
             self._known.move_to_end(key)
+            self._asked += 1
+            if self._asked % _TRIM_EVERY == 0:
+                self._pool.submit(self._trim)
         return future
+
+    def warm_up(self) -> Future[None]:
+        """Make, in a worker, what the first constraint would otherwise wait for."""
+        return self._pool.submit(self._prepare)
+
+    def drop(self, spec: GrammarSpec) -> None:
+        """Nobody waits for the constraint any more: its compilation need not begin."""
+        key = key_of(spec)
+        with self._lock:
+            future = self._known.get(key)
+            if future is not None and future.cancel():
+                del self._known[key]
+
+    def take_times(self) -> list[float]:
+        """Seconds that each compilation since the last call took."""
+        with self._lock:
+            times, self._times = self._times, []
+        return times
 
     def start(self, spec: GrammarSpec, grammar: Grammar) -> GrammarState:
         """A state for one request; `grammar` is what `get` gave for its constraint."""
         if spec.thinking_end:
-            grammar = ThinkingGrammar(grammar, spec.thinking_end, spec.thinking_budget, self.vocabulary)
+            grammar = ThinkingGrammar(
+                grammar, spec.thinking_end, spec.thinking_budget, self.vocabulary, spec.thinking_start
+            )
         return grammar.start()
 
     @property
     def vocabulary(self) -> Vocabulary:
         """Made on first use."""
         if self._vocabulary is None:
-            self._vocabulary = self._make_vocabulary()
+            with self._making:  # both workers may want it first
+                if self._vocabulary is None:
+                    self._vocabulary = self._make_vocabulary()
         return self._vocabulary
 
     def close(self) -> None:
-        """Stop the workers; what they have begun is dropped."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        """End the workers. What they have begun is waited for, what they have not is dropped."""
+        self._pool.shutdown(cancel_futures=True)
 
     # ---- in a worker ----
+
+    def _timed(self, spec: GrammarSpec) -> Grammar:
+        began = time.perf_counter()
+        try:
+            return self._compile(spec)
+        finally:
+            with self._lock:
+                self._times.append(time.perf_counter() - began)
 
     def _compile(self, spec: GrammarSpec) -> Grammar:
         if self._backend == "none":
@@ -98,6 +150,10 @@ class GrammarManager:
                 "This server runs with --grammar-backend none and takes no constraints", param=spec.kind
             )
         try:
+            if not self.vocabulary.eos_ids:
+                raise GrammarError(
+                    "Constraints need an end token: name it as eos_token_id in the model's config", param=spec.kind
+                )
             if spec.kind == "any":
                 return AnyGrammar(self.vocabulary)
             return CanonicalGrammar(self._engine_for(spec).compile(spec), self.vocabulary)
@@ -105,7 +161,7 @@ class GrammarManager:
             raise
         except RecursionError:
             raise GrammarError(f"{spec.kind} is nested too deeply", param=spec.kind) from None
-        except Exception as error:
+        except BaseException as error:  # a library's panic is no Exception
             log.error("a constraint could not be compiled", exc_info=error)
             raise GrammarError(f"{spec.kind} could not be compiled: {error}", param=spec.kind) from error
 
@@ -120,21 +176,37 @@ class GrammarManager:
         raise GrammarError(f"{spec.kind} is not supported: {' '.join(reasons)}", param=spec.kind)
 
     def _engine(self, name: str) -> Engine:
-        vocabulary = self.vocabulary
-        with self._lock:
-            if name not in self._engines:
-                self._engines[name] = ENGINES.get(name)(vocabulary, self._limits)
-            return self._engines[name]
+        engine = self._engines.get(name)
+        if engine is None:
+            with self._making:
+                engine = self._engines.get(name)
+                if engine is None:
+                    engine = self._engines[name] = ENGINES.get(name)(self.vocabulary, self._limits)
+        return engine
 
-    def _keep(self, key: str, done: Future[Grammar]) -> None:
-        """Count a finished compilation, and forget the oldest ones beyond the limit."""
-        size = 1024 if done.cancelled() or done.exception() else done.result().nbytes
+    def _prepare(self) -> None:
+        names = ENGINES.names() if self._backend == "auto" else [self._backend] * (self._backend != "none")
+        for name in names:
+            self._engine(name).warm_up()
+        if names:
+            self.vocabulary.encode("")
+
+    def _trim(self) -> None:
+        """Forget the oldest constraints while all together hold too much. They grow while they are used, so they
+        are measured anew."""
         with self._lock:
-            self._cached += size
-            for old in list(self._known):
-                if self._cached <= self._cache_bytes:
+            sizes = {key: _size(future) for key, future in self._known.items() if future.done()}
+            total = sum(sizes.values())
+            for key in list(sizes)[:-1]:
+                if total <= self._cache_bytes:
                     break
-                future = self._known[old]
-                if old != key and future.done():
-                    del self._known[old]
-                    self._cached -= 1024 if future.cancelled() or future.exception() else future.result().nbytes
+                del self._known[key]
+                total -= sizes[key]
+
+
+def _size(done: Future[Grammar]) -> int:
+    """Bytes that a finished compilation holds on to."""
+    error = None if done.cancelled() else done.exception()
+    if error is not None:  # its frames hold all that was built until then
+        error.__traceback__ = error.__context__ = error.__cause__ = None
+    return _FAILED_BYTES if done.cancelled() or error is not None else done.result().nbytes

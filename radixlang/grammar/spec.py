@@ -34,12 +34,36 @@ def spec_of(
         text: str | None = getattr(sampling, kind)
         if text is None:
             continue
-        if len(text.encode("utf-8", "surrogatepass")) > MAX_TEXT:
-            raise GrammarError(f"{kind} has more than {MAX_TEXT >> 20} MiB", param=kind)
-        if kind in ("json_schema", "structural_tag"):
-            read_json(text, kind)
-        return GrammarSpec(kind, text, any_whitespace, refuse_residual)
+        return make_spec(kind, text, any_whitespace, refuse_residual)
     return None
+
+
+def make_spec(
+    kind: str, text: str, any_whitespace: bool = False, refuse_residual: bool = False, param: str | None = None
+) -> GrammarSpec:
+    """A constraint of a known kind. `param`: what the client calls it.
+
+    Raises:
+        GrammarError: it is too long, or its JSON cannot be read.
+    """
+    param = param or kind
+    if len(text.encode("utf-8", "surrogatepass")) > MAX_TEXT:
+        raise GrammarError(f"{param} has more than {MAX_TEXT >> 20} MiB", param=param)
+    if kind in ("json_schema", "structural_tag"):
+        read_json(text, param)
+    return GrammarSpec(kind, text, any_whitespace, refuse_residual)
+
+
+def read_choices(text: str) -> list[str]:
+    """The texts of a `choice`.
+
+    Raises:
+        GrammarError: it is no JSON list of texts, or an empty one.
+    """
+    choices = read_json(text, "choice")
+    if not isinstance(choices, list) or not choices or not all(isinstance(one, str) for one in choices):
+        raise GrammarError("choice must be a list of texts that is not empty", param="choice")
+    return choices
 
 
 def read_json(text: str, param: str) -> object:

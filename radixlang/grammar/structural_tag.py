@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from radixlang.grammar.vocabulary import Vocabulary
 
 ANY = r"(?s:.*)"
-MAX_NODES = 2_000
+MAX_NODES = 20_000
 MAX_DEPTH = 64
 
 

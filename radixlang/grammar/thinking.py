@@ -65,15 +65,24 @@ class AnyState:
 
 
 class ThinkingGrammar:
-    """Thoughts, `end` (token ids), then `inner`. `budget`: most tokens of the thoughts before their end is forced."""
+    """Thoughts, `end` (token ids), then `inner`. `budget`: most tokens of the thoughts before their end is forced.
+    With a `start`, there are thoughts only if that token comes first."""
 
-    def __init__(self, inner: Grammar, end: tuple[int, ...], budget: int | None, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self,
+        inner: Grammar,
+        end: tuple[int, ...],
+        budget: int | None,
+        vocabulary: Vocabulary,
+        start: int | None = None,
+    ) -> None:
         self.inner = inner
+        self.begin = start
         self.end = end
         self.budget = budget
         self.nbytes = inner.nbytes
         # A text that ended with its thoughts would have no answer.
-        self.thoughts = vocabulary.mask_of(np.setdiff1d(np.arange(vocabulary.size), vocabulary.eos_ids))
+        self.thoughts = vocabulary.going_on
 
     def start(self) -> ThinkingState:
         return ThinkingState(self, self.inner.start())
@@ -90,7 +99,14 @@ class ThinkingState:
         """tokens of the answer"""
 
     @property
+    def _undecided(self) -> bool:
+        """The next token tells whether there are thoughts."""
+        return self._grammar.begin is not None and not self._thoughts and not self._answer
+
+    @property
     def _thinking(self) -> bool:
+        if self._grammar.begin is not None and not self._thoughts:
+            return False
         end = self._grammar.end
         return tuple(self._thoughts[-len(end) :]) != end
 
@@ -105,6 +121,9 @@ class ThinkingState:
     def fill(self, row: Mask) -> None:
         if not self._thinking:
             self._inner.fill(row)
+            begin = self._grammar.begin
+            if begin is not None and self._undecided:
+                row.view(np.uint32)[begin >> 5] |= np.uint32(1 << (begin & 31))
             return
         row[:] = self._grammar.thoughts
         forced = self.forced()
@@ -113,6 +132,9 @@ class ThinkingState:
             row.view(np.uint32)[forced[0] >> 5] = 1 << (forced[0] & 31)
 
     def accept(self, token: int) -> bool:
+        if self._undecided and token == self._grammar.begin:
+            self._thoughts.append(token)
+            return True
         if not self._thinking:
             taken = self._inner.accept(token)
             self._answer += taken
@@ -139,11 +161,11 @@ class ThinkingState:
 
     @property
     def revises(self) -> bool:
-        return self._inner.revises
+        return not self._thinking and self._inner.revises
 
     def forced(self) -> list[int]:
         if not self._thinking:
-            return self._inner.forced()
+            return [] if self._undecided else self._inner.forced()
         written = self._end_due()
         return [] if written < 0 else list(self._grammar.end[written:])
 
@@ -153,7 +175,7 @@ class ThinkingState:
 
     @property
     def finished(self) -> bool:
-        return not self._thinking and self._inner.finished
+        return not self._thinking and not self._undecided and self._inner.finished
 
     def copy(self) -> ThinkingState:
         other = ThinkingState(self._grammar, self._inner.copy())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -64,9 +64,44 @@ class Vocabulary:
         return self.order[low:high]
 
     @cached_property
+    def reaching_beyond(self) -> Callable[[bytes], tuple[tuple[int, npt.NDArray[np.int32]], ...]]:
+        """For bytes: the places inside, in order, where a token may begin that reaches beyond their end, and which
+        these tokens are. None of them: a place where a tokenizer may cut without one, since many leave the last of
+        several spaces to the word that follows."""
+        return lru_cache(4096)(self._reaching_beyond)
+
+    def _reaching_beyond(self, data: bytes) -> tuple[tuple[int, npt.NDArray[np.int32]], ...]:
+        out = []
+        for at in range(max(0, len(data) - self.longest + 1), len(data)):
+            rest = data[at:]
+            ids = self.beginning_with(rest)
+            ids = ids[self.lengths[ids] > len(rest)]
+            if len(ids):
+                out.append((at, ids))
+        if len(data) > 1 and data[-2:].isspace():
+            at = len(data) - 1
+            out = [*(one for one in out if one[0] != at), (at, np.zeros(0, np.int32))]
+        return tuple(out)
+
+    @cached_property
+    def lengths(self) -> npt.NDArray[np.int32]:
+        """[size] bytes of each token."""
+        return np.fromiter(map(len, self.tokens), np.int32, self.size)
+
+    @cached_property
+    def longest(self) -> int:
+        """Bytes of the longest token."""
+        return int(self.lengths.max(initial=0))
+
+    @cached_property
     def eos_mask(self) -> npt.NDArray[np.int32]:
         """[words] the end tokens' bits."""
         return self.mask_of(self.eos_ids)
+
+    @cached_property
+    def going_on(self) -> npt.NDArray[np.int32]:
+        """[words] the bits of all tokens that do not end a text."""
+        return self.mask_of(np.setdiff1d(np.arange(self.size), self.eos_ids))
 
     def mask_of(self, ids: Sequence[int] | npt.NDArray[np.integer]) -> npt.NDArray[np.int32]:
         """[words] with the bits of `ids` set."""

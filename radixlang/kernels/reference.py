@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from radixlang.kernels.automaton_tables import Tables
 from radixlang.kernels.edit_words import END, PROMPT, TIMES
 
 _MASK64 = (1 << 64) - 1
@@ -208,6 +209,35 @@ def apply_bitmask(logits: torch.Tensor, index: torch.Tensor, mask: torch.Tensor)
     allowed = F.pad(bits, (0, max(0, vocab - bits.shape[1])))[:, :vocab] == 1
     where = index.long()
     logits[where] = logits[where].masked_fill(~allowed, float("-inf"))
+
+
+def mask_logits(
+    logits: torch.Tensor, rows: torch.Tensor, tables: Tables, drawn: torch.Tensor | None = None
+) -> None:
+    """Twin of `automaton.mask_logits`."""
+    state = tables.state[rows.long()]
+    held = state >= 0 if drawn is None else (state >= 0) & (drawn >= 0)
+    index = held.nonzero()[:, 0]
+    apply_bitmask(logits, index, tables.masks[tables.mask_row[state[index].long()].long()])
+
+
+def advance(tokens: torch.Tensor, rows: torch.Tensor, tables: Tables, drawn: torch.Tensor | None = None) -> None:
+    """Twin of `automaton.advance`."""
+    for b, (row, token) in enumerate(zip(rows.tolist(), tokens.tolist(), strict=True)):
+        state = int(tables.state[row])
+        if state < 0 or (drawn is not None and int(drawn[b]) < 0):
+            continue
+        first = state // tables.span * tables.span
+        last = int(tables.last[state])
+        known = 0 <= token < len(tables.ends) - 1
+        data = tables.letters[int(tables.ends[token]) : int(tables.ends[token + 1])].tolist() if known else []
+        here = state - first if data else last
+        for byte in data:
+            here = int(tables.next_byte[first + here, byte])
+            if here < 0:
+                here = last
+                break
+        tables.state[row] = first + here
 
 
 def skinny_linear(

@@ -46,12 +46,14 @@ class Arrivals:
         tokens: Ints = np.array(unpack_ids(message.input_ids), np.int32)
         limit = self._limit(message, tokens)
         params = message.sampling
+        eos_ids = message.eos_ids or self._limits.eos_ids
         drawn = self._random.getrandbits(63)
         seed = drawn if params.sampling_seed is None else mixed_seed(params.sampling_seed, message.sample_index)
-        sampling = msgspec.structs.replace(
-            RowSampling.of(params, message.eos_ids or self._limits.eos_ids, 0), seed=seed
-        )
-        return Request(message, tokens, limit, sampling, frozenset(sampling.end_ids), now)
+        sampling = msgspec.structs.replace(RowSampling.of(params, eos_ids, 0), seed=seed)
+        if message.grammar is not None:
+            # The masks see to it (see `Constraints.masks`): the device does not know where a grammar must end.
+            sampling = msgspec.structs.replace(sampling, min_new_tokens=0)
+        return Request(message, tokens, limit, sampling, eos_ids, now)
 
     def _limit(self, message: Generate, tokens: Ints) -> int:
         """Number of tokens, prompt and output, at which the request ends; checks that it can get there."""

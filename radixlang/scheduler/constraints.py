@@ -1,25 +1,33 @@
-"""The grammars of an engine's requests: requests wait while theirs are compiled, rows get their masks here.
+"""The grammars of an engine's requests: requests wait while theirs are compiled, move along them, get their masks.
 
+Whatever goes wrong in a grammar ends as a `GrammarFailure`: it is one request's matter and never the engine's.
 Must not know rows' places, pages or plans' layout: it is told which requests, and says which tokens.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NoReturn
 
 import numpy as np
 
 from radixlang.errors import RequestError
 from radixlang.grammar.errors import GrammarError, GrammarFailure
-from radixlang.grammar.grammar import Grammar, Mask
+from radixlang.grammar.grammar import Grammar, GrammarState, Mask
 from radixlang.grammar.manager import GrammarManager
+from radixlang.log import get_logger
 from radixlang.messages import GrammarSpec
 from radixlang.scheduler.request import Request
+
+log = get_logger(__name__)
 
 WAIT = "grammar"
 ALONE = 4
 """so few masks are not worth handing to other threads"""
+THREADS = 8
+"""most threads that fill masks"""
 
 
 class Constraints:
@@ -29,23 +37,34 @@ class Constraints:
         self._manager = manager
         self._jump = jump
         self._compiling: dict[str, tuple[Request, GrammarSpec, Future[Grammar]]] = {}
-        self._pool = ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="masks")
+        self._threads = min(THREADS, os.cpu_count() or 1)
+        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="masks")
+        self._requests = self._aborted = self._forced = self._vetoes = 0
 
-    def __len__(self) -> int:
+    @property
+    def waiting(self) -> int:
         """Requests that wait for their grammars."""
         return len(self._compiling)
 
     def begin(self, request: Request, spec: GrammarSpec) -> None:
         """Make the request wait until its constraint is compiled."""
-        request.waits[WAIT] = None
         self._compiling[request.rid] = (request, spec, self._manager.get(spec))
+        self._requests += 1
+        request.waits[WAIT] = None
 
     def forget(self, request: Request) -> None:
-        """The request has ended."""
-        self._compiling.pop(request.rid, None)
+        """The request has ended. A compilation that has not begun, and that nobody else waits for, is dropped."""
+        entry = self._compiling.pop(request.rid, None)
+        if entry is None:
+            return
+        self._aborted += 1
+        _, spec, future = entry
+        if all(other is not future for *_, other in self._compiling.values()):
+            self._manager.drop(spec)
 
-    def settle(self) -> list[tuple[Request, str]]:
-        """Let those go whose constraints are compiled → requests that cannot have theirs, and why."""
+    def settle(self) -> list[tuple[Request, str, bool]]:
+        """Let those go whose constraints are compiled → requests that cannot have theirs, why, and whether that is
+        our fault."""
         failed = []
         for rid, (request, spec, future) in list(self._compiling.items()):
             if not future.done():
@@ -53,65 +72,154 @@ class Constraints:
             del self._compiling[rid]
             try:
                 request.grammar = self._manager.start(spec, future.result())
-                request.held = [] if request.grammar.revises else None
                 del request.waits[WAIT]
-            except (GrammarError, GrammarFailure) as error:
-                failed.append((request, str(error)))
+            except GrammarError as error:
+                failed.append((request, str(error), False))
+            except BaseException as error:
+                failed.append((request, *_told(error)))
         return failed
 
-    def jump(self, request: Request, room: int) -> list[int]:
-        """Tokens that must follow now, at most `room`; the grammar has accepted them.
+    def take(self, request: Request, token: int) -> int | None:
+        """Go on by the token that was drawn. → None: done; otherwise it may not stand there, and so many tokens
+        before it are undone as well.
 
         Raises:
             GrammarFailure: the constraint fails.
         """
-        grammar = request.grammar
-        if not self._jump or grammar is None or request.logprobs is not None or room <= 0:
+        grammar = _grammar(request)
+        try:
+            if grammar.accept(token):
+                return None
+            self._vetoes += 1
+            return grammar.backtrack()
+        except BaseException as error:
+            _fail(error)
+
+    def jump(self, request: Request, last: int, room: int, flying: int) -> list[int]:
+        """Tokens that must follow `last`, the newest, now, at most `room`; the grammar has accepted them. None if
+        they are not more than `flying`, the tokens that are being drawn by what is launched.
+
+        Raises:
+            GrammarFailure: the constraint fails.
+        """
+        grammar = _grammar(request)
+        if not self._jump or request.logprobs is not None or room <= flying or last in request.ends:
             return []
         out: list[int] = []
-        for token in grammar.forced()[:room]:
-            if not grammar.accept(token):
-                break
-            out.append(token)
-            if token in request.ends:
-                break
+        try:
+            forced = grammar.forced()
+            if len(forced) <= flying:
+                return []
+            for token in forced[:room]:
+                if not grammar.accept(token):
+                    break
+                out.append(token)
+                if token in request.ends:
+                    break
+        except BaseException as error:
+            _fail(error)
+        self._forced += len(out)
         return out
 
-    def masks(self, requests: list[Request | None], words: int) -> tuple[np.ndarray, list[tuple[Request, str]]]:
-        """Masks [n, words] for the next token of each request (None: everything is allowed), and which requests
-        have none, and why."""
-        rows = np.full((len(requests), words), -1, np.int32)
-        failed: list[tuple[Request, str]] = []
+    def masks(self, rows: list[tuple[Request, int] | None]) -> tuple[np.ndarray, list[tuple[Request, str, bool]]]:
+        """Masks [n, words] for the next token of each request, given with the number of its output tokens (None:
+        everything is allowed), and which requests have none, why, and whether that is our fault.
+
+        What would end a request before its `min_new_tokens`, and the model's end tokens with `ignore_eos`, are
+        left out where anything else may follow: the constraint goes before both.
+        """
+        vocabulary = self._manager.vocabulary
+        masks = np.empty((len(rows), vocabulary.words), np.int32)
+        failed: list[tuple[Request, str, bool]] = []
 
         def fill(at: int) -> None:
-            request = requests[at]
-            if request is None or request.grammar is None:
+            row = rows[at]
+            if row is None:
+                masks[at] = -1
                 return
+            request, made = row
             try:
-                _fill(request, rows[at])
-            except GrammarFailure as error:
-                rows[at] = -1
-                failed.append((request, str(error)))
+                _grammar(request).fill(masks[at])
+                early = made < request.least
+                if early or request.ignores_eos:
+                    _leave_out(masks[at], {*vocabulary.eos_ids, *(request.ends if early else ())})
+            except BaseException as error:
+                masks[at] = -1
+                failed.append((request, *_told(error)))
 
-        if len(requests) <= ALONE:
-            for at in range(len(requests)):
+        if len(rows) <= ALONE or self._threads == 1:
+            for at in range(len(rows)):
                 fill(at)
         else:
-            list(self._pool.map(fill, range(len(requests)), chunksize=max(1, len(requests) // 32)))
-        return rows, failed
+            self._share(fill, len(rows))
+        return masks, failed
 
-    @property
-    def words(self) -> int:
-        return self._manager.vocabulary.words
+    def _share(self, work: Callable[[int], None], count: int) -> None:
+        """Let the pool and this thread do `work(0)` … `work(count - 1)`: whoever is free takes the next."""
+        left = iter(range(count))  # `next` on it is one step of the interpreter
+
+        def some() -> None:
+            for at in left:
+                work(at)
+
+        others = [self._pool.submit(some) for _ in range(self._threads - 1)]
+        some()
+        for other in others:
+            other.result()
+
+    def counters(self) -> dict[str, float]:
+        """Totals since the start, named as on the metrics page."""
+        return {
+            "num_grammar_total": float(self._requests),
+            "num_grammar_cache_hit_total": float(self._manager.hits),
+            "num_grammar_aborted_total": float(self._aborted),
+            "grammar_forced_tokens_total": float(self._forced),
+            "grammar_vetoed_tokens_total": float(self._vetoes),
+        }
+
+    def take_times(self) -> list[float]:
+        """Seconds that each compilation took, told once."""
+        return self._manager.take_times()
+
+    def warm_up(self) -> None:
+        """Have the manager make what all compilations need."""
+        self._manager.warm_up()
 
     def close(self) -> None:
+        """End the threads. A compilation that has begun is waited for: it has its limits."""
         self._manager.close()
-        self._pool.shutdown(wait=False)
+        self._pool.shutdown()
 
 
-def _fill(request: Request, row: Mask) -> None:
+def _grammar(request: Request) -> GrammarState:
     assert request.grammar is not None
-    request.grammar.fill(row)
+    return request.grammar
+
+
+def _leave_out(row: Mask, tokens: set[int]) -> None:
+    """Clear the bits of `tokens`, unless nothing would be left."""
+    rest = row.copy()
+    bits = rest.view(np.uint32)
+    for token in tokens:
+        if token >> 5 < len(bits):
+            bits[token >> 5] &= np.uint32(0xFFFFFFFF ^ (1 << (token & 31)))
+    if rest.any():
+        row[:] = rest
+
+
+def _told(error: BaseException) -> tuple[str, bool]:
+    """What the client is told, and whether it is our fault. Libraries' panics are no `Exception`s."""
+    if isinstance(error, GrammarFailure):
+        return str(error), error.ours
+    if isinstance(error, KeyboardInterrupt | SystemExit):
+        raise error
+    log.error("a constraint failed", exc_info=error)
+    return f"The constraint failed: {type(error).__name__}: {error}", True
+
+
+def _fail(error: BaseException) -> NoReturn:
+    sentence, ours = _told(error)
+    raise GrammarFailure(sentence, ours) from error
 
 
 def no_constraints() -> RequestError:

@@ -8,7 +8,7 @@ import numpy as np
 
 from radixlang.messages import Logprobs, RequestMeta, Tokens, pack_ids
 from radixlang.plan import PositionLogprobs
-from radixlang.scheduler.logprobs import pack
+from radixlang.scheduler.logprobs import join, pack
 from radixlang.scheduler.request import Request
 
 
@@ -17,8 +17,9 @@ def finish_reason(request: Request, token: int, size: int) -> dict[str, Any] | N
     if token in request.ends:
         return {"type": "stop", "matched": token}
     if request.grammar is not None and request.grammar.finished:
-        # The model could only end the text now: this says what it would have said.
-        return {"type": "stop", "matched": min(request.ends, default=None)}
+        # The model has ended the text, or could do nothing else: then this says what it would have said.
+        end = token if token in request.eos_ids else next(iter(request.eos_ids), None)
+        return {"type": "stop", "matched": end}
     if size >= request.limit:
         return {"type": "length", "length": size - request.prompt_length}
     return None
@@ -67,9 +68,12 @@ class News:
         self.finishes.append(reason)
         self.metas.append(request.meta() if first or reason is not None else None)
 
-    def logprobs(self, values: PositionLogprobs) -> None:
-        """Log-probabilities of the token added last."""
-        self.output_logprobs[len(self.rids) - 1] = pack(np.array(self.ids[-1:], np.int32), values)
+    def logprobs(self, values: list[PositionLogprobs]) -> None:
+        """Log-probabilities of the tokens added last, one by one."""
+        tokens = np.array(self.ids[-len(values) :], np.int32)
+        self.output_logprobs[len(self.rids) - 1] = join(
+            [pack(tokens[i : i + 1], value) for i, value in enumerate(values)]
+        )
 
     def message(self) -> Tokens:
         return Tokens(

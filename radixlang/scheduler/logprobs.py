@@ -72,9 +72,14 @@ class LogprobState:
     def take(self) -> Logprobs | None:
         """Everything kept, in order of position, once; None when there is nothing."""
         parts, self._parts = self._parts, []
-        if not parts:
-            return None
-        return Logprobs(*(b"".join(column) for column in zip(*map(_columns, parts), strict=True)))
+        return join(parts) if parts else None
+
+
+def join(parts: list[Logprobs]) -> Logprobs:
+    """The values of one or more parts, in order."""
+    if len(parts) == 1:
+        return parts[0]
+    return Logprobs(*(b"".join(column) for column in zip(*map(_columns, parts), strict=True)))
 
 
 def _columns(part: Logprobs) -> tuple[bytes, ...]:

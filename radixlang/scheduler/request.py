@@ -18,7 +18,7 @@ import numpy as np
 
 from radixlang.grammar.grammar import GrammarState
 from radixlang.messages import Generate, RequestMeta
-from radixlang.plan import Ints
+from radixlang.plan import Ints, PositionLogprobs
 from radixlang.sampling_params import RowSampling
 from radixlang.scheduler.logprobs import LogprobState
 
@@ -75,9 +75,13 @@ class Request:
         "admission",
         "cached_tokens",
         "ends",
+        "eos_ids",
         "first_token_time",
         "grammar",
         "held",
+        "held_logprobs",
+        "ignores_eos",
+        "least",
         "limit",
         "logprobs",
         "namespace",
@@ -102,7 +106,13 @@ class Request:
     )
 
     def __init__(
-        self, message: Generate, tokens: Ints, limit: int, sampling: RowSampling, ends: frozenset[int], now: float
+        self,
+        message: Generate,
+        tokens: Ints,
+        limit: int,
+        sampling: RowSampling,
+        eos_ids: tuple[int, ...],
+        now: float,
     ) -> None:
         self.rid = message.rid
         self.serial = -1
@@ -112,8 +122,10 @@ class Request:
         self.tokens = IntBuffer(tokens)
         """the prompt and the output tokens known to the host, without those made in the row it holds"""
         self.sampling = sampling
-        self.ends = ends
+        self.ends = frozenset(sampling.end_ids)
         """token ids that end it"""
+        self.eos_ids = eos_ids
+        """how this model says that a text is over, whether that ends the request or not"""
         self.namespace = message.namespace
         self.priority = message.priority
         self.pools = message.embed
@@ -131,8 +143,14 @@ class Request:
         self.shared = 0
         """the first pages of its row that belong to the tree and are locked through `node`"""
         self.node: TreeNode | None = None
-        self.held: list[int] | None = None
-        """tokens that clients are not told yet: its grammar may take them back; None: all are told at once"""
+        self.least = message.sampling.min_new_tokens
+        """its grammar's masks leave out what would end it before so many output tokens, as far as they can"""
+        self.ignores_eos = message.sampling.ignore_eos
+        """its grammar's masks leave out the model's end tokens, as far as they can"""
+        self.held: list[int] = []
+        """newest tokens that clients are not told yet: its grammar may take them back"""
+        self.held_logprobs: list[PositionLogprobs] = []
+        """those of `held`, where they are wanted"""
         self.surplus = 0
         """its next results that are to be dropped: they were drawn before the host knew better"""
         self.pending = 0

@@ -123,7 +123,7 @@ class Rows:
         self.made[row] = made + len(tokens)
 
     def flying(self, request: Request) -> int:
-        """Tokens of the request that are drawn, or will be by what is launched, and that the host does not know."""
+        """Tokens of the request that what is launched draws, and that the host does not know."""
         return int(self.length[request.row]) - self.known(request)
 
     def looked(self, request: Request) -> None:

@@ -216,9 +216,8 @@ class Scheduler:
             self._outbox.append(self._fail(request, OVERLOADED, sentence))
 
     def _settle_constraints(self) -> None:
-        if self._constraints:
-            for request, sentence in self._constraints.settle():
-                self._outbox.append(self._fail(request, BAD_REQUEST, sentence))
+        if self._constraints is not None and self._constraints.waiting:
+            self._fail_bound(self._constraints.settle())
 
     def _grant(self, step: StepBuilder, now: float) -> None:
         """Share the step out."""
@@ -232,7 +231,6 @@ class Scheduler:
                     return
         self._prompt_steps = 0
         retracted = self._grant_decodes(step)
-        retracted |= self._grant_jumps(step)
         if step.size and not retracted:
             self._ratio.step()
         if self.limits.mixed or not step.size:
@@ -253,24 +251,27 @@ class Scheduler:
         return bool(self._jumping) or bool((self._rows.computed[rows] < self._rows.work[rows]).any())
 
     def _grant_decodes(self, step: StepBuilder) -> bool:
-        """One token to every row that is one token short. → whether memory was too short"""
+        """One token to every row that is one token short, and what budget allows to those whose grammars forced
+        more. Room is made for all of them first: a row that has its grant must not lose its pages in the same
+        step. → whether memory was too short"""
         columns = self._rows
         retracted = False
-        while self._decoding:
+        while self._decoding or self._jumping:
             rows = self._decoders()
             starts = columns.computed[rows]
             going = starts < columns.work[rows]
             if not going.all():
                 rows, starts = rows[going], starts[going]
             full = np.flatnonzero(starts >= columns.capacity[rows])
-            pages = self._pages.take(len(full))
-            if pages is None:
+            if len(full) + self._jump_pages() > self._pages.available:
                 if len(self._rows.running) == 1 and self._flights:
                     return True  # it cannot go on; but the token on its way may be its last
                 retracted |= self._make_room()
                 continue
             if len(rows):
                 if len(full):
+                    pages = self._pages.take(len(full))
+                    assert pages is not None
                     indexes = starts[full] // self.limits.page_size
                     columns.add_page_each(rows[full], indexes, pages)
                     step.page_entries(rows[full], indexes, pages)
@@ -278,18 +279,25 @@ class Scheduler:
                 step.decodes(requests, rows, starts.astype(np.int32), np.flatnonzero(columns.wishes[rows]))
                 columns.computed[rows] = starts + 1
                 columns.length[rows] += 1
+            for request in list(self._jumping.values()):
+                if self._budget > 0:
+                    granted = self._grant_prompt(step, request)
+                    assert granted, "a forced token got no grant"
             break
         return retracted
 
-    def _grant_jumps(self, step: StepBuilder) -> bool:
-        """Go on with rows whose grammars forced tokens. → whether memory was too short"""
-        retracted = False
-        for row, request in list(self._jumping.items()):
-            while row in self._jumping and self._budget > 0 and not self._grant_prompt(step, request):
-                if len(self._rows.running) == 1 and self._flights:
-                    return True
-                retracted |= self._make_room()
-        return retracted
+    def _jump_pages(self) -> int:
+        """Pages that the rows of `_jumping` lack for what the budget allows them in this step."""
+        limits, columns, budget, pages = self.limits, self._rows, self._budget, 0
+        for row in self._jumping:
+            if budget <= 0:
+                break
+            start, end = int(columns.computed[row]), int(columns.length[row])
+            if limits.chunked:
+                end = min(end, start + budget)
+            pages += max(0, limits.pages_for(end) - int(columns.capacity[row]) // limits.page_size)
+            budget -= end - start
+        return pages
 
     def _grant_prompts(self, step: StepBuilder) -> bool:
         """Go on with prompts begun earlier. → whether one of them got nothing for want of memory"""
@@ -320,7 +328,7 @@ class Scheduler:
             step.page_run(row, have, fresh)
             columns.add_pages(request, fresh)
         complete = end == length
-        if row in self._jumping and request.sampling.follows_output:
+        if complete and row in self._jumping and request.sampling.follows_output:
             step.setup(request)  # the device has not seen the tokens that were not drawn
         step.prompt(request, start, end - start, complete)
         columns.computed[row] = end
@@ -479,6 +487,7 @@ class Scheduler:
         self.totals.generation_tokens += len(news.ids)
         if news.rids:
             messages.append(news.message())
+        messages += self.take_messages()
         if self._suspects:
             self._clear_suspect()
         if not self._rows.running:
@@ -520,16 +529,19 @@ class Scheduler:
         request.pending -= 1
         tokens = [token]
         if request.grammar is not None:
+            assert self._constraints is not None
             try:
-                if not request.grammar.accept(token):
-                    self._take_back(request, request.grammar.backtrack())
+                undone = self._constraints.take(request, token)
+                if undone is not None:
+                    self._take_back(request, undone)
                     if request.state is State.LANDING:
                         self._put_back(request)  # more tokens are to be made than was thought
                     return
-                if request.state is State.WAITING and not request.pending:
-                    tokens += self._forced(request, 1)
+                if not request.pending:
+                    room = request.limit - request.tokens.size - 1
+                    tokens += self._constraints.jump(request, token, room, 0)
             except GrammarFailure as error:
-                self._outbox.append(self._fail(request, BAD_REQUEST, str(error)))
+                self._fail_bound([(request, str(error), error.ours)])
                 return
         request.tokens.extend(np.array(tokens, np.int32))
         self._tell(request, tokens, news, now, logprobs)
@@ -541,37 +553,34 @@ class Scheduler:
         if request.surplus:
             request.surplus -= 1
             return
-        assert request.grammar is not None
+        assert self._constraints is not None
         columns = self._rows
         try:
-            if not request.grammar.accept(token):
-                undone = request.grammar.backtrack()
+            undone = self._constraints.take(request, token)
+            if undone is not None:
                 columns.length[request.row] -= 1
                 self._go_back(request, undone)
                 return
-            tokens = [token]
-            columns.put(request, tokens)
-            flying = columns.flying(request)
-            # The step that is on its way draws as many by itself.
-            if len(request.grammar.forced()) > flying:
-                more = self._forced(request, 0)
-                columns.put(request, more)
-                tokens += more
+            flying = columns.flying(request) - 1
+            room = request.limit - columns.known(request) - 1
+            more = self._constraints.jump(request, token, room, flying)
         except GrammarFailure as error:
-            self._outbox.append(self._fail(request, BAD_REQUEST, str(error)))
+            self._fail_bound([(request, str(error), error.ours)])
             return
+        tokens = [token, *more]
+        columns.put(request, tokens)
         self._tell(request, tokens, news, now, logprobs)
-        if len(tokens) > 1 and request.state is State.RUNNING:
+        if more and request.state is State.RUNNING:
             self._jump(request, flying)
 
-    def _forced(self, request: Request, new: int) -> list[int]:
-        """Tokens that must follow; `new` tokens are known to the caller alone. None after the text's last one."""
-        assert self._constraints is not None
-        return self._constraints.jump(request, request.limit - self._rows.known(request) - new)
+    def _fail_bound(self, failures: list[tuple[Request, str, bool]]) -> None:
+        """Constraints have failed: with a sentence, and whether that is our fault."""
+        for request, sentence, ours in failures:
+            self._outbox.append(self._fail(request, INTERNAL if ours else BAD_REQUEST, sentence))
 
     def _jump(self, request: Request, flying: int) -> None:
-        """The host knows better than the device: the `flying` tokens on their way are surplus, what is to be computed
-        is computed from the host's tokens."""
+        """The host knows better than the device: the `flying` tokens on their way are surplus, and the row goes on
+        from the host's tokens."""
         columns, row = self._rows, request.row
         request.surplus += flying
         columns.fold(request)
@@ -588,12 +597,23 @@ class Scheduler:
         columns.length[row] = request.tokens.size
         columns.most[row] = request.limit - request.tokens.size
         columns.computed[row] = min(int(columns.computed[row]), request.tokens.size - 1)
+        if columns.computed[row] < request.shared * self.limits.page_size:
+            # The tree keeps pages of tokens that are undone now (it got them when memory was short): nobody may
+            # write there again. The row begins anew with those that still hold.
+            self._leave_row(request)
+            self._put_back(request)
 
     def _take_back(self, request: Request, undone: int) -> None:
-        """Drop the newest tokens, which no client has been told of."""
+        """Drop the newest tokens, which no client has been told of.
+
+        Raises:
+            GrammarFailure: clients have been told.
+        """
+        if undone > len(request.held):
+            raise GrammarFailure("The constraint takes back tokens that have been sent.", ours=True)
         if undone:
-            assert request.held is not None, "the grammar takes back what clients have"
             del request.held[-undone:]
+            del request.held_logprobs[-undone:]
             request.tokens.size -= undone
 
     def _tell(
@@ -601,32 +621,34 @@ class Scheduler:
     ) -> None:
         """The news of one request's newest tokens, and its end if these were the last."""
         reason = finish_reason(request, tokens[-1], self._rows.known(request))
-        if request.held is not None:
+        values = [] if logprobs is None else [logprobs]
+        if request.held or (request.grammar is not None and request.grammar.revises):
             request.held += tokens
+            request.held_logprobs += values
             if reason is None:
                 return
-            tokens = request.held
+            tokens, values = request.held, request.held_logprobs
         news.tokens(request, tokens, reason, now)
-        if logprobs is not None:
-            news.logprobs(logprobs)
+        if values:
+            news.logprobs(values)
         if reason is not None:
             self._end(request)
 
     def masks(self, plan: StepPlan) -> np.ndarray | None:
-        """What may come next in the masked rows of a launched plan, [G, words]; None without such rows. All results
-        before it have been processed. Requests whose constraints fail end (see `take_messages`)."""
+        """What may come next in the masked rows of a launched plan, [G, words]; None without such rows. All
+        results before it have been processed. Requests whose constraints fail end (see `take_messages`)."""
         if not len(plan.masked):
             return None
         assert self._constraints is not None
         step = self._flights[plan.step]
         here = self._rows.tenant[plan.rows[plan.masked]] == step.tenants[plan.masked]
-        requests: list[Request | None] = [
-            step.requests[index] if there and not step.requests[index].surplus else None
-            for index, there in zip(plan.masked.tolist(), here.tolist(), strict=True)
-        ]
-        masks, failed = self._constraints.masks(requests, self._constraints.words)
-        for request, sentence in failed:
-            self._outbox.append(self._fail(request, BAD_REQUEST, sentence))
+        rows: list[tuple[Request, int] | None] = []
+        for index, there in zip(plan.masked.tolist(), here.tolist(), strict=True):
+            request = step.requests[index]
+            wanted = there and not request.surplus  # whatever is drawn for others is dropped
+            rows.append((request, self._rows.known(request) - request.prompt_length) if wanted else None)
+        masks, failed = self._constraints.masks(rows)
+        self._fail_bound(failed)
         return masks
 
     # ---- steps that raised ----
@@ -672,7 +694,7 @@ class Scheduler:
     def _clear_suspect(self) -> None:
         """A step went well. A suspect that got through its prompt waits, its KV cached, for the others."""
         request = self._suspects[0]
-        if request.row in self._decoding:
+        if request.row in self._decoding or request.row in self._jumping:
             self._leave_row(request)
             self._put_back(request)
             self._suspects.remove(request)
@@ -687,7 +709,7 @@ class Scheduler:
         gauges: dict[str, float] = {
             "num_running_reqs": len(self._rows.running),
             "num_queue_reqs": len(self._queue),
-            "num_grammar_queue_reqs": len(self._constraints or ()),
+            "num_grammar_queue_reqs": self._constraints.waiting if self._constraints is not None else 0,
             "token_usage": used / pages.pool.total,
             "cache_hit_rate": hit_rate,
             "gen_throughput": throughput,
@@ -700,7 +722,26 @@ class Scheduler:
             "context_len": limits.context_length,
             "new_token_ratio": self._ratio.value,
         }
-        return Stats(gauges, self.totals.counters(pages.evicted_tokens), self.idle)
+        counters = self.totals.counters(pages.evicted_tokens)
+        if self._constraints is not None:
+            counters |= self._constraints.counters()
+        return Stats(gauges, counters, self.idle)
+
+    def take_times(self) -> dict[str, list[float]]:
+        """Durations in seconds since the last call, by the name of their histogram on the metrics page."""
+        if self._constraints is None:
+            return {}
+        return {"grammar_compilation_time_seconds": self._constraints.take_times()}
+
+    def warm_up(self) -> None:
+        """Prepare, beside the loop, what the first constraint would otherwise wait for."""
+        if self._constraints is not None:
+            self._constraints.warm_up()
+
+    def close(self) -> None:
+        """End what runs beside the engine's loop."""
+        if self._constraints is not None:
+            self._constraints.close()
 
     def check(self) -> None:
         """Assert the invariants; cheap enough for tests and for an idle engine, not for every step."""

@@ -17,7 +17,7 @@ from starlette.routing import Route as StarletteRoute
 from radixlang import __version__
 from radixlang.config import Config
 from radixlang.errors import NotFoundError, RequestError
-from radixlang.server import admin, native, profiling, tokens
+from radixlang.server import admin, native, parsed, profiling, tokens
 from radixlang.server.front import Front
 from radixlang.server.hub import Hub
 from radixlang.server.openai import chat, completions, embeddings, models, protocol
@@ -62,6 +62,16 @@ ROUTES: list[Route] = [
     Route("/v1/tokenize", _POST, tokens.tokenize, "Same as /tokenize.", protocol.TokenizeBody),
     Route("/detokenize", _POST, tokens.detokenize, "Token ids to text.", protocol.DetokenizeBody),
     Route("/v1/detokenize", _POST, tokens.detokenize, "Same as /detokenize.", protocol.DetokenizeBody),
+    Route(
+        "/parse_function_call",
+        _POST,
+        parsed.parse_function_call,
+        "Read tool calls in a text.",
+        parsed.ParseCallBody,
+    ),
+    Route(
+        "/separate_reasoning", _POST, parsed.separate_reasoning, "Tell thoughts from text.", parsed.SeparateBody
+    ),
     Route("/health", _GET, admin.health, "Alive and taking requests.", answer=_TEXT),
     Route("/ready", _GET, admin.health, "Same as /health: the port opens when all is ready.", answer=_TEXT),
     Route("/health_generate", _GET, admin.health_generate, "Alive, shown by one token.", answer=_TEXT),

@@ -44,6 +44,7 @@ from radixlang.messages import (
 from radixlang.sampling_params import SamplingParams
 from radixlang.server.limits import Limits, check_rid, complete_info, token_array
 from radixlang.server.metrics import Metrics
+from radixlang.server.parsing import Parsers
 from radixlang.server.stream import GenerateRequest, Sequence, Stream
 
 log = get_logger(__name__)
@@ -75,6 +76,7 @@ class Hub:
         self.tokenizer = tokenizer
         self.info = complete_info(info, config.model.is_embedding)
         self.limits = Limits(self.info, config.server.allow_auto_truncate, tokenizer is not None, config.grammar)
+        self.parsers = Parsers(config.server, tokenizer)
         self.metrics = Metrics(config.model_name, self.info)
         self.draining = False
         self.started = time.time()

@@ -13,7 +13,8 @@ import numpy as np
 
 from radixlang.config import GrammarConfig
 from radixlang.errors import RequestError
-from radixlang.grammar.spec import spec_of
+from radixlang.grammar.spec import make_spec, spec_of
+from radixlang.messages import GrammarSpec
 from radixlang.sampling_params import SamplingParams
 from radixlang.server.stream import GenerateRequest
 from radixlang.text.stop_regex import compile_stop_regex
@@ -169,19 +170,27 @@ class Limits:
             changes["custom_params"] = None
         return msgspec.structs.replace(sampling, **changes) if changes else sampling
 
+    def spec(self, kind: str, text: str, param: str) -> GrammarSpec:
+        """A constraint as this server's options have it. `param`: what the client calls it.
+
+        Raises:
+            GrammarError: it is too long, or its JSON cannot be read.
+        """
+        return make_spec(kind, text, self._any_whitespace, self._refuse_residual, param)
+
     def _constrain(self, request: GenerateRequest, sampling: SamplingParams) -> SamplingParams:
         """Give the request the constraint that its parameters hold; the parameters without it."""
-        grammar = spec_of(sampling, self._any_whitespace, self._refuse_residual)
-        if grammar is None and request.grammar is None:
+        own, grammar = request.grammar, spec_of(sampling, self._any_whitespace, self._refuse_residual)
+        if grammar is not None and own is not None:
+            raise RequestError("A request takes one constraint, and this one has two.", grammar.kind)
+        grammar = grammar or own
+        if grammar is None:
             return sampling
-        if grammar is not None:
-            if request.grammar is not None:
-                raise RequestError("A request takes one constraint, and this one has two.", grammar.kind)
-            request.grammar = grammar
         if not self.has_tokenizer:
             raise RequestError(
-                "Constraints need a tokenizer; this server runs with --skip-tokenizer-init.", request.grammar.kind
+                "Constraints need a tokenizer; this server runs with --skip-tokenizer-init.", grammar.kind
             )
+        request.grammar = grammar
         return msgspec.structs.replace(sampling, json_schema=None, regex=None, ebnf=None, structural_tag=None)
 
     def _check_logprobs(self, request: GenerateRequest, prompt_tokens: int) -> None:

@@ -46,12 +46,14 @@ _PER_TOKEN = (
     8,
 )
 _TOKENS = (1, 10, 50, 100, 250, 500, 1000, 2000, 4000, 8000, 16000, 32000, 64000, 128000)
+_COMPILATION = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 _QUEUE = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 300, 1000, 3000)
 
 #: gauges of the engine: shown as 0 before it has told anything and after it has gone
 ENGINE_GAUGES = {
     "num_running_reqs": "Requests that run.",
     "num_queue_reqs": "Requests that wait.",
+    "num_grammar_queue_reqs": "Requests whose constraints are being compiled.",
     "num_retracted_reqs": "Requests that had to give their memory back and wait to go on.",
     "gen_throughput": "Generated tokens per second.",
     "cache_hit_rate": "Share of prompt tokens that came out of the radix cache.",
@@ -64,6 +66,11 @@ ENGINE_GAUGES = {
 ENGINE_COUNTERS = {
     "num_retracted_requests": "Times a request had to give its memory back.",
     "evicted_tokens": "Tokens evicted from the radix cache.",
+    "num_grammar": "Requests with a constraint.",
+    "num_grammar_cache_hit": "Constraints that were known already.",
+    "num_grammar_aborted": "Requests that ended while their constraints were compiled.",
+    "grammar_forced_tokens": "Tokens that constraints wrote without asking the model.",
+    "grammar_vetoed_tokens": "Drawn tokens that were refused because a value would have been wrong.",
 }
 #: gauges that are 0 whenever nothing runs, whatever was said last
 _IDLE_ZERO = ("num_running_reqs", "num_queue_reqs", "gen_throughput", "num_used_tokens", "token_usage")
@@ -87,6 +94,7 @@ _HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
     "prompt_tokens_histogram": ("Prompt lengths.", _TOKENS),
     "uncached_prompt_tokens_histogram": ("Prompt tokens that had to be computed.", _TOKENS),
     "generation_tokens_histogram": ("Answer lengths.", _TOKENS),
+    "grammar_compilation_time_seconds": ("To compile a constraint that was not known.", _COMPILATION),
 }
 _INFO_GAUGES = {
     "max_total_num_tokens": ("max_total_num_tokens", 1.0, "Tokens the KV pool holds."),
@@ -194,6 +202,9 @@ class Metrics:
         self.gauges.update(stats.gauges)
         for name, value in stats.counters.items():
             self.engine_counters[name.removesuffix("_total")] = value
+        for name, values in stats.times.items():
+            for value in values:
+                self._observe(name, value)
 
     def clear(self) -> None:
         """The engine is gone: nothing runs any more."""

@@ -28,7 +28,6 @@ _ERROR_SCHEMA: dict[str, Any] = {
     },
 }
 
-_NOT_YET = {"type": "null", "anyOf": [{"type": "null"}]}
 _STRINGS = {"type": ["string", "array", "null"], "maxItems": MAX_STOPS}
 #: what `SamplingParams.parse` and `verify` check beyond types
 _SAMPLING: dict[str, dict[str, Any]] = {
@@ -51,7 +50,6 @@ _SAMPLING: dict[str, dict[str, Any]] = {
     "n": {"minimum": 1, "maximum": 128},
     "stream_interval": {"minimum": 1},
     "sampling_seed": {"minimum": -(2**63), "maximum": 2**63 - 1},
-    **dict.fromkeys(("json_schema", "regex", "ebnf", "structural_tag"), _NOT_YET),
 }
 
 

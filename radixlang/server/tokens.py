@@ -9,8 +9,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from radixlang.errors import RequestError
-from radixlang.server.openai.chat import encode_messages
+from radixlang.server.openai.chat import default_variables, render_messages
 from radixlang.server.openai.protocol import DetokenizeBody, TokenizeBody
+from radixlang.server.openai.tools import check_tools
 from radixlang.server.web import Server, check_batch, json_response
 
 
@@ -22,14 +23,11 @@ async def tokenize(server: Server, request: Request, body: TokenizeBody) -> Resp
         raise RequestError("Exactly one of prompt and messages is required.", "prompt")
     tokens: Any
     if body.messages is not None:
-        tokens = await encode_messages(
-            hub,
-            body.messages,
-            body.tools or None,
-            body.add_generation_prompt is not False,
-            False,
-            body.chat_template_kwargs,
-        )
+        check_tools(body.tools)
+        variables = default_variables(hub) | (body.chat_template_kwargs or {})
+        add_prompt = body.add_generation_prompt is not False
+        prompt = render_messages(hub, body.messages, body.tools or None, add_prompt, False, variables)
+        tokens = await hub.encode(prompt, add_special_tokens=False)
     else:
         prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt or []
         check_batch(len(prompts), "prompt")

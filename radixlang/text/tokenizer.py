@@ -137,6 +137,11 @@ class Tokenizer:
             "bos": template.variables["default_bos"],
         }
 
+    @property
+    def tool_template(self) -> str | None:
+        """Jinja source of the template for conversations with tools, or None."""
+        return self._templates.get("tool_use") or self.chat_template
+
     def apply_chat_template(
         self,
         messages: Sequence[Mapping[str, Any]],

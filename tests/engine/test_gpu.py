@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -148,3 +149,51 @@ def test_seeded_draws_do_not_depend_on_company_or_graphs(smollm2_path, sampling)
         alone = [texts(engine, [case], **drawn)[0] for case in cases[:3]]
     same = sum(a == b for a, b in zip(together, alone, strict=False))
     assert same >= 2, "a draw at the edge between two tokens may fall otherwise in another batch; most may not"
+
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "orderId": {"type": "integer", "minimum": 0, "maximum": 999},
+        "colours": {"type": "array", "items": {"enum": ["red", "blue", 1]}, "maxItems": 2, "uniqueItems": True},
+    },
+    "required": ["name", "orderId", "colours"],
+    "additionalProperties": False,
+}
+
+
+def test_constraints_say_the_same_with_every_setting(smollm2_path):
+    """Forced tokens beside rows that decode, masks drawn behind graphs, penalties' buffers set up again after a
+    jump; tokens are refused and taken back."""
+    sampling = [{"temperature": 0}, {"temperature": 0.8, "frequency_penalty": 0.7, "repetition_penalty": 1.2}]
+    constraints = [
+        {"json_schema": json.dumps(PERSON)},
+        {"regex": "(yes|no), because of (the weather|[a-z]{3,9})"},
+        {},
+    ]
+    bodies = [
+        {
+            "prompt": f"Order {number}: ",
+            "sampling_params": {"max_new_tokens": 64, "sampling_seed": number, **how, **constraint},
+        }
+        for number, how, constraint in itertools.product(range(4), sampling, constraints)
+    ]
+    first = None
+    for jump, overlap, graphs in itertools.product((True, False), repeat=3):
+        with engine_for(
+            smollm2_path,
+            disable_jump_forward=not jump,
+            disable_overlap_schedule=not overlap,
+            disable_cuda_graph=not graphs,
+        ) as engine:
+            answers = engine.batch_generate(bodies)
+            counters = engine.get_server_info()
+        assert (counters["grammar_forced_tokens_total"] > 0) == jump
+        for body, answer in zip(bodies, answers, strict=True):
+            if answer["meta_info"]["finish_reason"]["type"] == "stop" and "json_schema" in body["sampling_params"]:
+                value = json.loads(answer["text"])
+                assert len(set(map(str, value["colours"]))) == len(value["colours"])
+        ids = [answer["output_ids"] for answer in answers]
+        first = first or ids
+        assert ids == first, f"jump {jump}, overlap {overlap}, graphs {graphs}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -13,6 +14,7 @@ from radixlang.errors import ConfigError, EngineDeadError, ModelError
 from radixlang.llm import Engine
 from tests.conftest import reference
 from tests.engine.test_real_models import check
+from tests.engine.text_model import make_text_model
 from tests.models.test_parity import GEMMA, make
 
 torch = pytest.importorskip("torch")
@@ -62,6 +64,36 @@ def test_the_same_text_as_on_one_device(case, tmp_path):
     assert together["weight_bytes"] < 0.75 * alone["weight_bytes"]
     if case in ("llama", "qwen2"):  # the others hold copies of KV heads
         assert together["kv_bytes"] * 2 == alone["kv_bytes"]
+
+
+UNIQUE = {"items": {"enum": ["red", 1, 2, 3]}, "minItems": 3, "maxItems": 3, "uniqueItems": True, "type": "array"}
+
+
+def test_masks_and_forced_tokens_on_all_ranks(tmp_path):
+    """Ranks that drew from different masks, or went on from different tokens, would soon say different things."""
+    make_text_model(tmp_path)
+    constraints = [
+        {"regex": "(yes|no), because of the order [0-9]{3,9}"},
+        {"json_schema": json.dumps(UNIQUE)},
+    ]
+    bodies = [
+        {
+            "input_ids": prompt,
+            "sampling_params": {"temperature": heat, "sampling_seed": 7, "max_new_tokens": 40} | c,
+        }
+        for prompt in PROMPTS[:3]
+        for heat in (0, 1.3)
+        for c in (*constraints, {})
+    ]
+    out = []
+    for options in ({"inline": True}, {"tp_size": 2}):
+        options |= {"page_size": 4, "max_total_tokens": 800, "num_threads": 1, "dtype": "float32"}
+        with Engine(str(tmp_path), **options) as engine:
+            out.append([answer["output_ids"] for answer in engine.batch_generate(bodies)])
+            counters = engine.get_server_info()
+            assert counters["grammar_forced_tokens_total"] > 0
+            assert counters["grammar_vetoed_tokens_total"] > 0
+    assert out[0] == out[1]
 
 
 @pytest.mark.slow

@@ -73,6 +73,24 @@ def test_masks_reach_the_follower(pair):
     assert pair.failure is None
 
 
+def test_a_step_that_is_given_up_before_its_masks_holds_nothing_up(pair):
+    host, row = Host(4), Row(1, [5, 6, 7])
+    bad = pair.leader.launch(host.plan([(Row(100, [5]), 1)]))
+    behind = pair.leader.launch(host.plan([(row, 3)], masked=np.array([0], np.int32)))
+    for ticket in (bad, behind):
+        with pytest.raises(EngineError):
+            pair.leader.result(ticket)
+    row = Row(1, [5, 6, 7])
+    ticket = pair.leader.launch(host.plan([(row, 3)], masked=np.array([0], np.int32)))
+    masks = np.zeros((1, 4), np.int32)
+    masks[0, 1] = 1 << 8  # token 40 alone
+    pair.leader.sample(ticket, masks)
+    assert pair.leader.result(ticket).tokens.tolist() == [40]
+    pair.close()
+    assert [int(executor.table.next_token[1]) for executor in pair.executors] == [40, 40]
+    assert pair.failure is None
+
+
 def test_a_refused_plan_harms_nobody(pair):
     host, row = Host(4), Row(1, [5, 6, 7])
     bad = host.plan([(Row(100, [5]), 1)])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from radixlang.executor.wire import launch_frame, parse, sample_frame, stop_frame
-from radixlang.plan import CopyPages, Flush, LogprobWish, RowSetup, StepPlan
+from radixlang.plan import CopyPages, Flush, LoadAutomaton, LogprobWish, RowSetup, StepPlan
 from radixlang.sampling_params import RowSampling
 
 
@@ -27,9 +27,16 @@ def full_plan():
         samples=np.array([False, True]),
         pools=np.array([True, False]),
         new_pages=ints(1, 0, 9, 2, 1, 10).reshape(2, 3),
-        setups=(RowSetup(1, sampling, ints(4, 5, 6), ints(), 0), RowSetup(2, RowSampling(), ints(), ints(8), 1)),
+        setups=(
+            RowSetup(1, sampling, ints(4, 5, 6), ints(), 0),
+            RowSetup(2, RowSampling(), ints(), ints(8), 1, (3, 40)),
+        ),
         logprobs=(LogprobWish(0, 1, ints(6, 7), True, 2, (5, 6)),),
-        actions=(CopyPages(ints(3), ints(4)), Flush()),
+        actions=(
+            CopyPages(ints(3), ints(4)),
+            Flush(),
+            LoadAutomaton(2, np.array([-1, 300], np.int16), ints(0), ints(5, -1)),
+        ),
         masked=ints(1),
     )
 

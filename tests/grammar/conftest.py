@@ -1,4 +1,4 @@
-"""The packaged models' tokens."""
+"""The packaged models' tokens, small made-up vocabularies, and a walk that an end token follows."""
 
 from __future__ import annotations
 
@@ -17,3 +17,40 @@ def tokenizer(smollm2_path):
 @pytest.fixture(scope="session")
 def vocabulary(tokenizer) -> Vocabulary:
     return Vocabulary.of(tokenizer)
+
+
+@pytest.fixture(scope="session")
+def gemma(gemma3_path) -> Vocabulary:
+    from radixlang.text.tokenizer import load_tokenizer
+
+    return Vocabulary.of(load_tokenizer(str(gemma3_path)))
+
+
+@pytest.fixture(scope="session")
+def qwen(qwen_path) -> Vocabulary:
+    from radixlang.text.tokenizer import load_tokenizer
+
+    return Vocabulary.of(load_tokenizer(str(qwen_path)))
+
+
+def small_vocabulary(*tokens: str | bytes) -> Vocabulary:
+    """These tokens and an end token, the last id. Encodes by always taking the longest token that fits."""
+    words = [token.encode() if isinstance(token, str) else token for token in tokens]
+    by_length = sorted(range(len(words)), key=lambda index: -len(words[index]))
+
+    def encode(text: str) -> list[int]:
+        data, out = text.encode(), []
+        while data:
+            token = next(index for index in by_length if words[index] and data.startswith(words[index]))
+            out.append(token)
+            data = data[len(words[token]) :]
+        return out
+
+    return Vocabulary([*words, b"</s>"], (len(words),), encode)
+
+
+def allowed(mask) -> set[int]:
+    """The tokens of a mask."""
+    import numpy as np
+
+    return set(np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist())

@@ -24,6 +24,7 @@ TESTS = Path(__file__).resolve().parents[1]
     "file",
     [
         "kernels/test_triton_attention.py",
+        "kernels/test_triton_automaton.py",
         "kernels/test_triton_edits.py",
         "kernels/test_triton_layers.py",
         "kernels/test_triton_sampling.py",

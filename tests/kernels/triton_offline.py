@@ -17,7 +17,8 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from radixlang.kernels import activation, chain, norm, page_copy, rope_write, sampling, tuning
+from radixlang.kernels import activation, automaton, chain, norm, page_copy, rope_write, sampling, tuning
+from radixlang.kernels.automaton_tables import Tables
 from radixlang.kernels.bitmask import apply_bitmask
 from radixlang.kernels.decode_attention import decode_attention, decode_projected
 from radixlang.kernels.edits import Edits
@@ -104,6 +105,14 @@ def projected(heads: int, kv_heads: int, dim: int, page: int, half: int, tile: t
     )  # fmt: skip
 
 
+def automata() -> Tables:
+    bytes_ = torch.zeros(9000, dtype=torch.uint8)
+    following = torch.zeros((1024, 256), dtype=torch.int16)
+    return Tables(
+        integers(9), following, integers(1024), integers(8, 160), integers(1024), bytes_, integers(5001), span=512
+    )
+
+
 def variants() -> None:
     """Run the kernels of a step on index vectors that begin at any address; each shall be compiled once.
 
@@ -117,6 +126,7 @@ def variants() -> None:
     table, angles, column, longs = integers(8, 64), torch.zeros((9, 32)), torch.zeros(9), integers(64).long()
     few = tuning.DecodeTile(8, 32, 4, 2)
     many = tuning.extend_tile(chip, head_dim=64, element_size=2, page_size=16)
+    tables = automata()
     for at in range(4):
         three, two = integers(64)[at : at + 3], integers(64)[at : at + 2]
         batch = (q, cache, cache, table, two, three, two)
@@ -129,6 +139,8 @@ def variants() -> None:
         more = {"rows": two, "next_token": longs, "home": home}
         more["edits"] = Edits(*[longs] * 3, *[column] * 3, integers(9))
         apply_bitmask(torch.zeros((2, 5000)), two, integers(2, 160))
+        automaton.mask_logits(torch.zeros((2, 5000)), two, tables, integers(64)[at : at + 2])
+        automaton.advance(longs[at : at + 2], two, tables, integers(64)[at : at + 2])
         sampling.sample(torch.zeros((2, 5000)), column, integers(9), column, column, longs, two, **more)
 
 
@@ -198,6 +210,10 @@ def main(backend: str, architecture: str, settings: str) -> None:
     )  # fmt: skip
     sampling.argmax(logits)
     edits = Edits(*[ids] * 3, *[column] * 3, integers(2))
+    for drawn in (None, integers(2)):
+        automaton.mask_logits(logits, integers(2), automata(), drawn)
+        automaton.mask_logits(logits.bfloat16(), integers(2), automata(), drawn)
+        automaton.advance(ids, integers(2), automata(), drawn)
     for scores in (logits, logits.to(BF16)):
         sampling.sample(
             scores, column, integers(2), column, column, ids, integers(2),

@@ -11,14 +11,25 @@ from typing import Any
 
 import numpy as np
 
-from radixlang.messages import Embedding, Failed, Generate, Logprobs, RequestMeta, Tokens, pack_ids, unpack_ids
+from radixlang.grammar.errors import GrammarFailure
+from radixlang.messages import (
+    Embedding,
+    Failed,
+    Generate,
+    GrammarSpec,
+    Logprobs,
+    RequestMeta,
+    Tokens,
+    pack_ids,
+    unpack_ids,
+)
 from radixlang.plan import StepPlan
 from radixlang.sampling_params import SamplingParams
 from radixlang.scheduler import Scheduler, SchedulerLimits
+from radixlang.scheduler.constraints import Constraints
 from radixlang.scheduler.request import State
 from tests.fakes import FakeExecutor, FakeModel
-
-EOS = 3
+from tests.scheduler.toy_grammar import EOS, ToyGrammar, ToyManager
 
 
 @dataclass
@@ -43,12 +54,21 @@ class Outcome:
 
 class Driver:
     """The engine's loop. `depth` is how many steps may be launched ahead of the one whose result is processed:
-    0 without overlap, 1 as the engine overlaps."""
+    0 without overlap, 1 as the engine overlaps. `jump`: forced tokens are written without asking the model."""
 
-    def __init__(self, limits: SchedulerLimits, depth: int, model: FakeModel | None = None, **fake: Any) -> None:
+    def __init__(
+        self,
+        limits: SchedulerLimits,
+        depth: int,
+        model: FakeModel | None = None,
+        jump: bool = True,
+        **fake: Any,
+    ) -> None:
         self.limits = limits
         self.model = model or FakeModel()
-        self.scheduler = Scheduler(limits, now=1.0)
+        self.grammars = ToyManager()
+        self.constraints = Constraints(self.grammars, jump)  # type: ignore[arg-type]
+        self.scheduler = Scheduler(limits, now=1.0, constraints=self.constraints)
         self.executor = FakeExecutor(
             limits.num_pages,
             limits.page_size,
@@ -92,9 +112,15 @@ class Driver:
         self.now += 0.01
         plan = self.scheduler.schedule(self.now)
         self._receive(self.scheduler.take_messages())
+        self.grammars.work()
         for request in map(self.scheduler.request, self.scheduler.rids()):
             self.seen["landing"] += request.state is State.LANDING
             self.seen["pending"] += request.pending > 0 and request.state is State.WAITING
+            if request.grammar is not None:
+                self.seen["landing, bound"] += request.state is State.LANDING
+                self.seen["pending, bound"] += request.pending > 0 and request.state is State.WAITING
+                self.seen["surplus, running"] += request.surplus > 0 and request.state is State.RUNNING
+                self.seen["surplus, waiting"] += request.surplus > 0 and request.state is State.WAITING
         if plan is not None:
             self.steps += 1
             self.plans = [*self.plans[-2:], plan]
@@ -105,12 +131,27 @@ class Driver:
                 "work is left, but nothing is scheduled"
             )
         done = False
-        while self.flights and (len(self.flights) > self.depth or plan is None):
+        while self.flights and (len(self.flights) > self._ahead(plan) or plan is None):
             self._process(*self.flights.popleft())
             done = True
             if plan is None:
                 break
-        return plan is not None or done
+        if plan is not None and self.flights and len(plan.masked):
+            self._sample(plan)
+            if self.depth == 0:
+                self._process(*self.flights.popleft())
+        return plan is not None or done or bool(self.constraints.waiting)
+
+    def _ahead(self, plan: StepPlan | None) -> int:
+        """Masks are made when all earlier results are known, and before the next launch."""
+        return 1 if plan is not None and len(plan.masked) else self.depth
+
+    def _sample(self, plan: StepPlan) -> None:
+        masks = self.scheduler.masks(plan)
+        self._receive(self.scheduler.take_messages())
+        self.executor.sample(plan.step, masks)
+        if self.steps % 8 == 0:
+            self.scheduler.check()
 
     def _all_wait(self) -> bool:
         return all(self.scheduler.request(rid).waits for rid in self.scheduler.rids())
@@ -208,6 +249,9 @@ class Driver:
         room = min(limits.context_length, limits.capacity + 1) - len(prompt)
         count = room if params.max_new_tokens is None else params.max_new_tokens
         sampling = self.row_sampling(message)
+        if message.grammar is not None:
+            self._judge_bound(outcome, prompt, count, sampling)
+            return
         expected_tokens = self.model.answer(prompt, count, sampling)
         if outcome.finish is None:  # aborted or failed on the way: what came so far was right
             assert outcome.tokens == expected_tokens[: len(outcome.tokens)]
@@ -223,6 +267,58 @@ class Driver:
         if message.return_logprob and outcome.metas:
             self._judge_logprobs(outcome, prompt)
 
+    def _judge_bound(self, outcome: Outcome, prompt: list[int], count: int, sampling: Any) -> None:
+        """An answer under a grammar is what one token after the other gives, whether it gets to its end or not."""
+        tokens, finish = self._bound_answer(outcome.message, prompt, count, sampling)
+        if outcome.finish is None:
+            assert outcome.tokens == tokens[: len(outcome.tokens)]
+            if outcome.failed is not None and outcome.failed.message.startswith(
+                ("The constraint", "Nothing is left")
+            ):
+                assert finish is None
+                assert outcome.failed.status == (500 if outcome.message.grammar.kind == "breaks" else 400)
+                self.seen["grammar failed"] += 1
+        else:
+            assert (outcome.tokens, outcome.finish) == (tokens, finish)
+            self.seen[f"bound {finish['type']}"] += 1
+            if outcome.message.return_logprob and tokens:
+                self._judge_logprobs(outcome, prompt)
+
+    def _bound_answer(
+        self, message: Generate, prompt: list[int], count: int, sampling: Any
+    ) -> tuple[list[int], dict[str, Any] | None]:
+        """(tokens, finish reason), the latter None where the grammar fails."""
+        assert message.grammar is not None
+        state, output, row = ToyGrammar(message.grammar).start(), [], np.zeros(1, np.int32)
+        params = message.sampling
+        context = self.model.contexts(prompt)
+        while len(output) < count:
+            try:
+                state.fill(row)
+                allowed = [token for token in range(32) if int(row[0]) >> token & 1]
+                early = len(output) < params.min_new_tokens
+                out = {EOS} if params.ignore_eos or early else set()
+                out |= set(sampling.end_ids) if early else set()
+                allowed = [token for token in allowed if token not in out] or allowed
+                token = self.model.next_token(context[-1], sampling, output, allowed, prompt)
+                if not state.accept(token):
+                    undone = state.backtrack()
+                    self.seen["vetoes"] += 1
+                    self.seen["taken back"] += undone
+                    output = output[: len(output) - undone]
+                    context = self.model.contexts(prompt + output)
+                    continue
+            except (GrammarFailure, RuntimeError):
+                return output, None
+            output.append(token)
+            position = len(prompt) + len(output) - 1
+            context.append(self.model.extend(context[-1], self.model.slot(context[-1], token, position), position))
+            if token in sampling.end_ids:
+                return output, {"type": "stop", "matched": token}
+            if state.finished:
+                return output, {"type": "stop", "matched": EOS}
+        return output, {"type": "length", "length": count}
+
     def row_sampling(self, message: Generate) -> Any:
         from radixlang.scheduler.arrivals import Arrivals
 
@@ -236,9 +332,12 @@ class Driver:
         positions = list(range(start + 1, len(prompt)))
         assert len(outcome.prompt_logprobs) == (1 if positions else 0)
         everything = [(outcome.prompt_logprobs, positions)] if positions else []
-        for index, value in enumerate(outcome.output_logprobs):
-            everything.append(([value], [len(prompt) + index]))
-        assert len(outcome.output_logprobs) == len(outcome.tokens)
+        at = len(prompt)
+        for value in outcome.output_logprobs:  # several positions where tokens were held back
+            count = len(unpack_ids(value.ids))
+            everything.append(([value], list(range(at, at + count))))
+            at += count
+        assert at == len(prompt) + len(outcome.tokens)
         tokens = prompt + outcome.tokens
         for parts, places in everything:
             expected = self.model.values(
@@ -268,8 +367,11 @@ def random_sampling(rng: random.Random, most: int, long: bool) -> SamplingParams
     )
 
 
-def random_program(driver: Driver, rng: random.Random, requests: int, longest: int, abort_rate: float) -> None:
-    """Arrivals in bursts, prompts that share prefixes (also with earlier answers), aborts at any time, checks."""
+def random_program(
+    driver: Driver, rng: random.Random, requests: int, longest: int, abort_rate: float, bound: float = 0.0
+) -> None:
+    """Arrivals in bursts, prompts that share prefixes (also with earlier answers), aborts at any time, checks.
+    `bound`: share of requests with a grammar."""
     limits = driver.limits
     stems = [[rng.randrange(driver.model.vocab_size) for _ in range(longest)] for _ in range(3)]
     share_long = rng.choice([0.1, 0.9])
@@ -288,6 +390,10 @@ def random_program(driver: Driver, rng: random.Random, requests: int, longest: i
                     prompt = unpack_ids(earlier.message.input_ids).tolist() + earlier.tokens + prompt[:3]
                 prompt = prompt[: limits.context_length // 2]
                 wants = rng.random() < 0.25
+                grammar = None
+                if rng.random() < bound:
+                    kind = rng.choice(["plain", "plain", "revises", "revises", "breaks", "wrong"])
+                    grammar = GrammarSpec(kind, str(rng.randrange(1 << 30)))
                 long = rng.random() < share_long
                 driver.add(
                     f"r{left}",
@@ -299,7 +405,8 @@ def random_program(driver: Driver, rng: random.Random, requests: int, longest: i
                     logprob_start_len=rng.choice([-1, 0, rng.randint(0, len(prompt))]) if wants else -1,
                     top_logprobs_num=rng.randint(0, 2) if wants else 0,
                     token_ids_logprob=(1, 2, 3) if wants and rng.random() < 0.5 else (),
-                    embed=not wants and rng.random() < 0.08,
+                    embed=not wants and grammar is None and rng.random() < 0.08,
+                    grammar=grammar,
                     sample_index=rng.randint(0, 2),
                 )
         if rng.random() < abort_rate and driver.outcomes:
@@ -314,6 +421,9 @@ def random_program(driver: Driver, rng: random.Random, requests: int, longest: i
     driver.seen["evicted"] += driver.scheduler._pages.evicted_tokens
     driver.seen["cached"] += counters.cached_tokens
     driver.seen["failed"] += counters.num_failed_requests
+    totals = driver.constraints.counters()
+    driver.seen["forced"] += int(totals["grammar_forced_tokens_total"])
+    assert driver.constraints.waiting == 0
     pages = driver.scheduler._pages
     assert pages.tree.locked == 0
     assert pages.pool.available + pages.tree.total + sum(map(len, pages._retired)) == pages.pool.total

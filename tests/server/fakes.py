@@ -64,14 +64,20 @@ class ByteTokenizer:
     eos_ids = (EOS,)
     chat_template = "fake"
 
-    def __init__(self, generation_config: dict[str, Any] | None = None) -> None:
+    def __init__(self, generation_config: dict[str, Any] | None = None, marks: Sequence[str] = ()) -> None:
+        """`marks`: texts that are one token each."""
+        self.marks = {mark: VOCAB + i for i, mark in enumerate(marks)}
         self.generation_config = generation_config or {}
         self.threads: list[str] = []
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         self.threads.append(threading.current_thread().name)
-        head, bos, rest = text.partition("<bos>")
-        return [BOS] * add_special_tokens + [*head.encode(), *([BOS] if bos else ()), *rest.encode()]
+        return [BOS] * add_special_tokens + self.ids(text)
+
+    def ids(self, text: str) -> list[int]:
+        parts = re.split(f"({'|'.join(map(re.escape, ['<bos>', *self.marks]))})", text)
+        ids = [[BOS] if p == "<bos>" else [self.marks[p]] if p in self.marks else [*p.encode()] for p in parts]
+        return [token for part in ids for token in part]
 
     def encode_batch(self, texts: list[str], add_special_tokens: bool = True) -> list[list[int]]:
         return [self.encode(text, add_special_tokens) for text in texts]
@@ -82,7 +88,8 @@ class ByteTokenizer:
         )
 
     def token_bytes(self, token: int) -> bytes:
-        return bytes([token]) if token < 256 else {EOS: b"<eos>", BOS: b"<bos>"}[token]
+        names = {EOS: "<eos>", BOS: "<bos>"} | {token: mark for mark, token in self.marks.items()}
+        return bytes([token]) if token < 256 else names[token].encode()
 
     def template_facts(self) -> dict[str, Any] | None:
         return {"source": "{{ messages[0].content }}", "variables": {}, "bos": ""}
@@ -164,7 +171,10 @@ class FakeEngine:
 
     def _start(self, message: Generate) -> None:
         prompt = unpack_ids(message.input_ids).tolist()
-        text = bytes(i for i in prompt if i < 256).decode("utf-8", "replace")
+        spelled = [
+            bytes([i]) if i < 256 else self.hub.tokenizer.token_bytes(i) for i in prompt if i not in (EOS, BOS)
+        ]
+        text = b"".join(spelled).decode("utf-8", "replace")
         if message.embed:
             angles = np.arange(1, HIDDEN + 1) * (sum(prompt) + 1)
             vector = (10 * np.sin(angles)).astype("<f4").tobytes()
@@ -179,7 +189,8 @@ class FakeEngine:
         start = sum(prompt) + message.sample_index
         script = [97 + (start + i) % 26 for i in range(CONTEXT)]
         if said := re.search(r"\[say:(.*?)\]", text, re.S):
-            script = [*said[1].encode(), EOS]
+            tokenizer = self.hub.tokenizer
+            script = [*(tokenizer.ids(said[1]) if tokenizer else said[1].encode()), EOS]
         elif ends := re.search(r"\[eos:(\d+)\]", text):
             script[int(ends[1])] = EOS
         run = Running(message, prompt, script, 3 if "[mid]" in text else None)
@@ -234,6 +245,8 @@ class FakeEngine:
             ids = [token]
             run.made += 1
             text = run.decoder.decode(bytes([token])) if token < 256 else ""
+            if token >= VOCAB:
+                text += self.hub.tokenizer.token_bytes(token).decode()
             run.held += text
             if (token == EOS and not sampling.ignore_eos) or token in sampling.stop_token_ids:
                 finish = {"type": "stop", "matched": token}
@@ -282,13 +295,14 @@ def make_hub(
     generation_config: dict[str, Any] | None = None,
     info: dict[str, Any] | None = None,
     tokenizer: bool = True,
+    marks: Sequence[str] = (),
     **flags: Any,
 ) -> tuple[Hub, FakeEngine, Config]:
     engine = engine or FakeEngine()
     config = Config.from_flat(**{"model_path": "fake/model", **flags})
     facts = {
         "context_length": CONTEXT,
-        "vocab_size": VOCAB,
+        "vocab_size": VOCAB + len(marks),
         "max_total_num_tokens": 4096,
         "page_size": 16,
         "num_pages": 256,
@@ -300,7 +314,7 @@ def make_hub(
         "weight_bytes": 2**30,
         **(info or {}),
     }
-    hub = Hub(config, ByteTokenizer(generation_config) if tokenizer else None, facts, engine)
+    hub = Hub(config, ByteTokenizer(generation_config, marks) if tokenizer else None, facts, engine)
     engine.hub = hub
     return hub, engine, config
 

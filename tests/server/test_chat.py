@@ -10,7 +10,6 @@ import pytest
 from .fakes import BOS, CONTEXT, EOS, TEMPLATE, ByteTokenizer, Live, live
 
 CHAT = "/v1/chat/completions"
-NO_GRAMMAR = "constrained decoding is not available in this version"
 
 
 def ask(text: str, **fields: Any) -> dict[str, Any]:
@@ -260,15 +259,6 @@ def test_all_sampling_fields_arrive(server: Live) -> None:
         ({"messages": [{"role": "assistant", "content": "x"}]}, "The user speaks first"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "image_url"),
         ({"messages": [{"role": "user", "content": "x", "tool_calls": [{}]}]}, "function name"),
-        ({"response_format": {"type": "json_object"}}, NO_GRAMMAR),
-        ({"response_format": {"type": "json_schema", "json_schema": {}}}, NO_GRAMMAR),
-        ({"regex": "a+"}, NO_GRAMMAR),
-        ({"ebnf": "root ::= x"}, NO_GRAMMAR),
-        ({"tool_choice": "required"}, NO_GRAMMAR),
-        (
-            {"tool_choice": {"type": "function", "function": {"name": "f"}}},
-            NO_GRAMMAR,
-        ),
         ({"tool_choice": "sometimes"}, "tool_choice"),
         ({"tools": [{"type": "other"}]}, "tools[0]"),
         ({"max_tokens": -1}, "max_tokens"),

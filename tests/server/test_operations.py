@@ -527,3 +527,18 @@ def test_docs_work_offline(server: Live) -> None:
     assert "http://" not in page.text
     assert "https://" not in page.text
     assert server.http.get("/").json()["name"] == "radixlang"
+
+
+def test_durations_of_the_engine_are_a_histogram():
+    from radixlang.messages import Stats
+    from radixlang.server.metrics import Metrics
+
+    metrics = Metrics("m", {})
+    name = "grammar_compilation_time_seconds"
+    metrics.update(Stats({}, {"num_grammar_total": 3.0}, times={name: [0.0004, 0.03]}))
+    metrics.update(Stats({}, {"num_grammar_total": 4.0}, times={name: [0.03]}))
+    page = metrics.text().decode()
+    lines = [line for line in page.splitlines() if line.startswith(f"sglang:{name}")]
+    assert [line.split()[-1] for line in lines if 'le="0.001"' in line] == ["1.0"]
+    assert [line.split()[-1] for line in lines if 'le="+Inf"' in line] == ["3.0"]
+    assert "sglang:num_grammar_total{" in page

@@ -1,29 +1,27 @@
-"""Regular expressions and choices on our own automata: masks are made once for a state and shared by all texts."""
+"""Regular expressions and choices on our own automata: masks are made once for a place and shared by all texts."""
 
 from __future__ import annotations
 
-import json
 import threading
+from collections.abc import Hashable
 from functools import lru_cache
+from typing import Any
+
+import numpy as np
 
 from radixlang.grammar.errors import GrammarError, GrammarFailure
 from radixlang.grammar.grammar import Mask
 from radixlang.grammar.limits import GrammarLimits
-from radixlang.grammar.native.automaton import LazyAutomaton
-from radixlang.grammar.native.regex import Automaton, Unsuitable, choice_automaton, regex_automaton
-from radixlang.grammar.native.trie import TokenTrie
+from radixlang.grammar.native.dfa import Dfa, build, choice_dfa
+from radixlang.grammar.native.machines import Choices, Expression, Machine
+from radixlang.grammar.native.regex import Unsuitable, regex_automaton
+from radixlang.grammar.native.trie import TokenTries, walker
+from radixlang.grammar.spec import read_choices
 from radixlang.grammar.vocabulary import Vocabulary
 from radixlang.messages import GrammarSpec
 
-
-@lru_cache(64)
-def _automaton(kind: str, text: str) -> Automaton:
-    if kind == "regex":
-        return regex_automaton(text)
-    choices = json.loads(text)
-    if not isinstance(choices, list) or not choices or not all(isinstance(one, str) for one in choices):
-        raise GrammarError("choice must be a list of texts that is not empty", param="choice")
-    return choice_automaton(choices)
+MAX_MASK_BYTES = 32 << 20
+"""masks that one grammar keeps; beyond, all are forgotten and made anew"""
 
 
 class NativeEngine:
@@ -32,79 +30,150 @@ class NativeEngine:
     def __init__(self, vocabulary: Vocabulary, limits: GrammarLimits) -> None:
         self.vocabulary = vocabulary
         self.limits = limits
-        self._trie: TokenTrie | None = None
+        self._tries: TokenTries | None = None
         self._lock = threading.Lock()
+        self._dfa = lru_cache(4)(self._make_dfa)
+
+    def warm_up(self) -> None:
+        """The token tree, the compiled walk, and the largest classes of characters."""
+        self._dfa(r"\w\d\s")
 
     def supports(self, spec: GrammarSpec) -> str | None:
-        if spec.kind not in ("regex", "choice"):
+        if spec.kind == "choice":
+            return None
+        if spec.kind != "regex":
             return f"The native backend takes regular expressions and choices, not {spec.kind}."
         try:
-            _automaton(spec.kind, spec.text)
+            self._dfa(spec.text)
         except Unsuitable as reason:
-            return f"The native backend does not take this {spec.kind}: {reason}."
-        except GrammarError:
-            pass  # `compile` says what is wrong
+            return f"The native backend does not take this regex: {reason}."
         return None
 
     def compile(self, spec: GrammarSpec) -> NativeGrammar:
-        automaton = _automaton(spec.kind, spec.text)
-        with self._lock:
-            if self._trie is None:
-                self._trie = TokenTrie(self.vocabulary)
-        lazy = LazyAutomaton(automaton, self._trie, self.vocabulary, self.limits.max_states)
-        if not lazy.start:
-            raise GrammarError(f"{spec.kind} matches no text", param=spec.kind)
-        if not lazy.mask(lazy.start).any():
+        dfa: Dfa | None
+        if spec.kind == "choice":
+            choices = self._choices(spec.text)
+            dfa = choice_dfa(choices, self.limits.max_states)
+        else:
+            dfa = self._dfa(spec.text)
+            if not len(dfa):
+                raise GrammarError("regex matches no text that the model's tokens can write", param="regex")
+        machine: Machine
+        if dfa is None:
+            machine = Choices(choices, self.tries, self.vocabulary.words)
+        else:
+            machine = Expression(dfa, self.tries, self.vocabulary.words)
+        grammar = NativeGrammar(machine, self.vocabulary)
+        if not grammar.mask(machine.start).any():
             raise GrammarError(
                 f"{spec.kind} begins with characters that the model's tokens cannot write", param=spec.kind
             )
-        return NativeGrammar(lazy, self.vocabulary)
+        return grammar
+
+    @property
+    def tries(self) -> TokenTries:
+        """Made, with the compiled walk, on first use."""
+        with self._lock:
+            if self._tries is None:
+                self._tries = TokenTries.of(self.vocabulary)
+                walker()
+        return self._tries
+
+    def _make_dfa(self, pattern: str) -> Dfa:
+        return build(regex_automaton(pattern), self.limits.max_states, self.tries.writable())
+
+    def _choices(self, text: str) -> list[bytes]:
+        try:
+            texts = [choice.encode() for choice in read_choices(text)]
+        except UnicodeEncodeError:
+            raise GrammarError(
+                "choice holds half of a surrogate pair, which no text can", param="choice"
+            ) from None
+        missing = bytes(np.flatnonzero(~self.tries.writable()).astype(np.uint8))
+        possible = [one for one in texts if one.translate(None, delete=missing) == one]
+        if not possible:
+            raise GrammarError("choice holds only texts that the model's tokens cannot write", param="choice")
+        return sorted(set(possible))
 
 
 class NativeGrammar:
-    """A compiled expression."""
+    """A compiled expression or list of choices, with the masks made so far."""
 
-    def __init__(self, automaton: LazyAutomaton, vocabulary: Vocabulary) -> None:
-        self.automaton = automaton
-        self._vocabulary = vocabulary
+    def __init__(self, machine: Machine, vocabulary: Vocabulary) -> None:
+        self.machine = machine
+        self.vocabulary = vocabulary
+        self._masks: dict[Hashable, Mask] = {}
+        self._bytes = 0
+        """at most, of these: equal ones may be shared"""
+        self._forced: dict[Hashable, list[int]] = {}
 
     @property
     def nbytes(self) -> int:
-        return self.automaton.nbytes
+        return self.machine.nbytes + self._bytes + 200 * len(self._forced)
 
     def start(self) -> NativeState:
-        return NativeState(self.automaton, self._vocabulary, [self.automaton.start])
+        return NativeState(self, [self.machine.start])
+
+    def mask(self, place: Any) -> Mask:
+        """The tokens that may follow, ends included; not to be written to. Threads may make one twice."""
+        mask = self._masks.get(place)
+        if mask is None:
+            mask = self._make_mask(place)
+        return mask
+
+    def _make_mask(self, place: Any) -> Mask:
+        if self._bytes > MAX_MASK_BYTES:
+            self._bytes, self._masks = 0, {}
+            self.machine.forget()
+        mask = self.machine.tokens(place)
+        if self.machine.accepts(place):
+            mask = mask | self.vocabulary.eos_mask
+        self._masks[place] = mask
+        self._bytes += 4 * self.vocabulary.words
+        return mask
+
+    def forced(self, place: Any) -> list[int]:
+        """Tokens of the bytes that must follow."""
+        tokens = self._forced.get(place)
+        if tokens is None:
+            text = self.machine.forced(place).decode(errors="ignore")
+            tokens = self._forced[place] = self.vocabulary.encode(text) if text else []
+        return tokens
 
 
 class NativeState:
-    """One text: the states after each of its tokens."""
+    """One text: the places after each of its tokens."""
 
-    def __init__(self, automaton: LazyAutomaton, vocabulary: Vocabulary, path: list[int], ended: int = 0) -> None:
-        self._automaton = automaton
-        self._vocabulary = vocabulary
+    def __init__(self, grammar: NativeGrammar, path: list[Any], ended: int = 0) -> None:
+        self._grammar = grammar
+        self._machine = grammar.machine
         self._path = path
         self._ended = ended
         """end tokens accepted"""
 
     def fill(self, row: Mask) -> None:
+        vocabulary = self._grammar.vocabulary
         if self._ended:
-            row[:] = self._vocabulary.eos_mask
+            row[:] = vocabulary.eos_mask
             return
-        mask = self._automaton.mask(self._path[-1])
-        if not mask.any():
-            raise GrammarFailure("The constraint leaves no token to go on with.")
+        mask = self._grammar.mask(self._path[-1])
         row[:] = mask
+        if not self.can_end and not mask.any():
+            raise GrammarFailure("The constraint leaves no token to go on with.")
 
     def accept(self, token: int) -> bool:
-        if token in self._vocabulary.eos_ids:
+        vocabulary = self._grammar.vocabulary
+        if token in vocabulary.eos_ids:
             if not (self._ended or self.can_end):
                 return False
             self._ended += 1
             return True
-        after = 0 if self._ended else self._automaton.step(self._path[-1], token)
-        if after:
-            self._path.append(after)
-        return bool(after)
+        data = vocabulary.tokens[token] if 0 <= token < vocabulary.size else b""
+        after = self._machine.read(self._path[-1], data) if data and not self._ended else None
+        if after is None:
+            return False
+        self._path.append(after)
+        return True
 
     def rollback(self, tokens: int) -> None:
         ends = min(tokens, self._ended)
@@ -120,18 +189,20 @@ class NativeState:
         return False
 
     def forced(self) -> list[int]:
-        if self._ended:
-            return []
-        text = self._automaton.forced(self._path[-1]).decode(errors="ignore")
-        return self._vocabulary.encode(text) if text else []
+        return [] if self._ended else self._grammar.forced(self._path[-1])
+
+    @property
+    def place(self) -> Hashable:
+        """Equal where the same may follow."""
+        return None if self._ended else self._path[-1]
 
     @property
     def can_end(self) -> bool:
-        return self._automaton.accepts(self._path[-1])
+        return self._machine.accepts(self._path[-1])
 
     @property
     def finished(self) -> bool:
-        return bool(self._ended) or self._automaton.only_end(self._path[-1])
+        return bool(self._ended) or self._machine.only_end(self._path[-1])
 
     def copy(self) -> NativeState:
-        return NativeState(self._automaton, self._vocabulary, self._path.copy(), self._ended)
+        return NativeState(self._grammar, self._path.copy(), self._ended)

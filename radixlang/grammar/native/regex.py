@@ -1,34 +1,34 @@
-"""Regular expressions and choices as automata over bytes.
+"""Regular expressions as nondeterministic automata over bytes.
 
-Python's own parser reads the expression (its syntax and its Unicode classes hold); the tree becomes a
-nondeterministic automaton whose edges read byte ranges of UTF-8. An expression matches the whole text. Must not
-know tokens.
+Python's own parser reads the expression (its syntax and its Unicode classes hold); the tree becomes an automaton
+whose edges read byte ranges of UTF-8. It reads what `re.fullmatch` matches, except that `$` is the very end of the
+text, as in ECMAScript. Must not know tokens.
 """
 
 from __future__ import annotations
 
 import re
 import sys
+import warnings
+from _sre import ascii_tolower, unicode_tolower  # type: ignore[import-not-found]
+from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from re import _constants as op  # type: ignore[attr-defined]
 from re import _parser as sre  # type: ignore[attr-defined]
+from re._casefix import _EXTRA_CASES  # type: ignore[import-not-found]
 from typing import Any
 
-from radixlang.grammar.errors import GrammarError
-
-MAX_NODES = 8_000
-MAX_COUNT = 64
-"""counted classes beyond this make automata that a context-free engine's counters beat"""
+MAX_NODES = 6_000
 
 Ranges = tuple[tuple[int, int], ...]
 """code points, inclusive, ascending and apart"""
 
 
 class Unsuitable(Exception):
-    """The expression is right, but no small automaton states it."""
+    """No small automaton states the expression, or it is none in Python's syntax; another engine may take it."""
 
 
 @dataclass
@@ -56,13 +56,16 @@ def regex_automaton(pattern: str) -> Automaton:
     """The automaton of a regular expression.
 
     Raises:
-        GrammarError: no valid expression.
-        Unsuitable: look-around, back-references and the like, or large repeat counts.
+        Unsuitable: no expression in Python's syntax, look-around, back-references and the like, or large counts.
     """
     try:
-        tree = sre.parse(pattern)
-    except (re.error, RecursionError, OverflowError) as error:
-        raise GrammarError(f"regex {_short(pattern)} is not a valid expression: {error}", param="regex") from None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about sets that may mean something else some day
+            tree = sre.parse(pattern)
+    except (re.error, OverflowError) as error:
+        raise Unsuitable(f"{error}") from None
+    except RecursionError:
+        raise Unsuitable("it is nested too deeply") from None
     automaton = Automaton()
     automaton.accept = automaton.node()
     try:
@@ -72,35 +75,11 @@ def regex_automaton(pattern: str) -> Automaton:
     return automaton
 
 
-def choice_automaton(choices: Sequence[str]) -> Automaton:
-    """The automaton of a list of texts: a tree of their bytes."""
-    automaton = Automaton()
-    automaton.accept = automaton.node()
-    automaton.start = automaton.node()
-    children: dict[tuple[int, int], int] = {}
-    for choice in choices:
-        at = automaton.start
-        for byte in choice.encode("utf-8"):
-            follow = children.get((at, byte))
-            if follow is None:
-                follow = children[at, byte] = automaton.node()
-                automaton.edges[at].append((byte, byte, follow))
-            at = follow
-        if automaton.accept not in automaton.free[at]:
-            automaton.free[at].append(automaton.accept)
-    return automaton
-
-
-def _short(pattern: str) -> str:
-    return repr(pattern if len(pattern) <= 80 else pattern[:77] + "...")
-
-
 class _Builder:
     """Builds backwards: every method gets the node that follows and returns the one that comes first."""
 
     def __init__(self, automaton: Automaton) -> None:
         self._automaton = automaton
-        self._shared: dict[tuple[tuple[tuple[int, ...], ...], int], int] = {}
 
     def sequence(self, items: Any, follow: int, flags: int) -> int:
         for kind, argument in reversed(list(items)):
@@ -117,17 +96,16 @@ class _Builder:
             return self._free(*[self.sequence(way, follow, flags) for way in argument[1]])
         if kind is op.SUBPATTERN:
             _, added, removed, body = argument
-            return self.sequence(body, follow, (flags | added) & ~removed)
+            kept = flags & ~(re.ASCII | re.UNICODE) if added & (re.ASCII | re.UNICODE) else flags
+            return self.sequence(body, follow, (kept | added) & ~removed)
         if kind in (op.MAX_REPEAT, op.MIN_REPEAT):
-            return self._repeat(*argument, follow, flags)
+            low, high, repeated = argument
+            return self._repeat(low, high, repeated, follow, flags)
         if kind is op.AT:
             return self._anchor(argument, follow, flags)
         return self._characters(_ranges(kind, argument, flags), follow)
 
     def _repeat(self, low: int, high: Any, body: Any, follow: int, flags: int) -> int:
-        wide = any(kind is not op.LITERAL for kind, _ in body)
-        if wide and (low > MAX_COUNT or (high is not op.MAXREPEAT and high > MAX_COUNT)):
-            raise Unsuitable(f"it repeats a class more than {MAX_COUNT} times")
         if high is op.MAXREPEAT:
             loop = self._free(follow)
             self._automaton.free[loop].append(self.sequence(body, loop, flags))
@@ -137,7 +115,9 @@ class _Builder:
             for _ in range(high - low):
                 follow = self._free(end, self.sequence(body, follow, flags))
         for _ in range(low):
-            follow = self.sequence(body, follow, flags)
+            before, follow = follow, self.sequence(body, follow, flags)
+            if follow == before:  # nothing is repeated
+                break
         return follow
 
     def _anchor(self, kind: Any, follow: int, flags: int) -> int:
@@ -153,23 +133,15 @@ class _Builder:
         return node
 
     def _characters(self, ranges: Ranges, follow: int) -> int:
-        sequences = tuple(part for low, high in ranges for part in _utf8(low, high))
-        return self._bytes(sequences, follow)
-
-    def _bytes(self, sequences: tuple[tuple[int, ...], ...], follow: int) -> int:
-        """A node that reads any of the sequences of byte ranges (low, high, low, high, …), then goes on."""
-        known = self._shared.get((sequences, follow))
-        if known is not None:
-            return known
-        node = self._automaton.node()
-        heads: dict[tuple[int, int], list[tuple[int, ...]]] = {}
-        for sequence in sequences:
-            heads.setdefault(sequence[:2], []).append(sequence[2:])
-        for (low, high), tails in heads.items():
-            target = self._bytes(tuple(tails), follow) if tails[0] else follow
-            self._automaton.edges[node].append((low, high, target))
-        self._shared[sequences, follow] = node
-        return node
+        """A node that reads one of the characters, then goes on."""
+        nodes: list[int] = []
+        for edges in _byte_tree(ranges):
+            node = self._automaton.node()
+            self._automaton.edges[node] = [
+                (low, high, follow if target < 0 else nodes[target]) for low, high, target in edges
+            ]
+            nodes.append(node)
+        return nodes[-1]
 
 
 # ---- characters ----
@@ -182,36 +154,45 @@ def _ranges(kind: Any, argument: Any, flags: int) -> Ranges:
     """The characters that one item matches."""
     if kind is op.ANY:
         return _all() if flags & re.DOTALL else _without(_all(), ((10, 10),))
-    negate = kind is op.NOT_LITERAL
-    if kind is op.IN:
-        negate = bool(argument) and argument[0][0] is op.NEGATE
-        members = [_member(k, a, flags) for k, a in argument if k is not op.NEGATE]
-        found = _union([part for member in members for part in member])
-    else:
-        found = _member(op.LITERAL if negate else kind, argument, flags)
+    members = argument if kind is op.IN else [(op.LITERAL if kind is op.NOT_LITERAL else kind, argument)]
+    negate = kind is op.NOT_LITERAL or (kind is op.IN and argument[0][0] is op.NEGATE)
+    return _set(tuple((k, a) for k, a in members if k is not op.NEGATE), negate, flags)
+
+
+@lru_cache(1024)
+def _set(members: tuple[tuple[Any, Any], ...], negate: bool, flags: int) -> Ranges:
+    written = _union([part for kind, argument in members for part in _written(kind, argument)])
+    classes = [_category(str(argument), flags) for kind, argument in members if kind is op.CATEGORY]
     if flags & re.IGNORECASE:
-        found = _any_case(found)
+        found = _any_case(written, _union([part for one in classes for part in one]), bool(flags & re.ASCII))
+    else:
+        found = _union([*written, *(part for one in classes for part in one)])
     return _without(_all(), found if negate else _without(_all(), found))
 
 
-def _member(kind: Any, argument: Any, flags: int) -> Ranges:
+def _written(kind: Any, argument: Any) -> Ranges:
+    """Characters that stand in the expression themselves."""
     if kind is op.LITERAL:
         return ((argument, argument),)
     if kind is op.RANGE:
         return (argument,)
     if kind is op.CATEGORY:
-        name = str(kind and argument).lower()
-        letter = {"digit": "d", "space": "s", "word": "w"}[name.rsplit("_", 1)[1]]
-        found = _class(letter, bool(flags & re.ASCII))
-        return _without(_all(), found) if "not" in name else found
-    name = str(kind).lower().replace("_", " ")
-    raise Unsuitable(f"it uses {name}")
+        return ()
+    raise Unsuitable(f"it uses {str(kind).lower().replace('_', ' ')}")
+
+
+def _category(name: str, flags: int) -> Ranges:
+    letter = {"DIGIT": "d", "SPACE": "s", "WORD": "w"}[name.rsplit("_", 1)[1]]
+    found = _class(letter, bool(flags & re.ASCII))
+    return _without(((0, _LAST),), found) if "_NOT_" in name else found
 
 
 @lru_cache
 def _class(letter: str, ascii_only: bool) -> Ranges:
-    characters = "".join(map(chr, range(128 if ascii_only else _LAST + 1)))
-    return tuple((m.start(), m.end() - 1) for m in re.finditer(rf"\{letter}+", characters))
+    flags = re.ASCII if ascii_only else re.UNICODE
+    points = range(128 if ascii_only else _LAST + 1)
+    characters = array("I", points).tobytes().decode(f"utf-32-{sys.byteorder[0]}e", "surrogatepass")
+    return tuple((m.start(), m.end() - 1) for m in re.finditer(rf"\{letter}+", characters, flags))
 
 
 @lru_cache
@@ -245,26 +226,61 @@ def _without(ranges: Ranges, others: Ranges) -> Ranges:
 
 
 @lru_cache
-def _cased() -> tuple[tuple[int, ...], ...]:
-    """Groups of characters that are one another's cases."""
-    groups: dict[str, set[int]] = {}
-    for point in range(_LAST + 1):
-        character = chr(point)
-        forms = {f for f in (character.lower(), character.upper(), character) if len(f) == 1}
-        if len(forms) > 1:
-            groups.setdefault(min(forms | {character.lower()[:1]}), set()).update(map(ord, forms))
-    return tuple(tuple(sorted(group)) for group in groups.values())
+def _lower(ascii_only: bool) -> dict[int, int]:
+    """Characters that have another lower case, and which. None lie beyond the first two planes."""
+    lower = ascii_tolower if ascii_only else unicode_tolower
+    return {point: small for point in range(0x20000) if (small := lower(point)) != point}
 
 
-def _any_case(ranges: Ranges) -> Ranges:
+def _any_case(written: Ranges, classes: Ranges, ascii_only: bool) -> Ranges:
+    """What Python compares without case: a character's lower case with those of the set and their relatives."""
+    lower = _lower(ascii_only)
+    relatives = {} if ascii_only else _EXTRA_CASES
+    small = _holder(written)
+    wanted = {lower[point] for point in lower if small(point)}
+    wanted.update(
+        more for point, others in relatives.items() if point in wanted or small(point) for more in others
+    )
+    compared = _union([*written, *classes, *((point, point) for point in wanted)])
+    inside = _holder(compared)
+    changed = _union([(point, point) for point in lower])
+    added = [(point, point) for point, form in lower.items() if inside(form)]
+    return _union([*_without(compared, changed), *added])
+
+
+def _holder(ranges: Ranges) -> Any:
+    """Whether a character is in the ranges."""
     starts = [low for low, _ in ranges]
 
-    def inside(point: int) -> bool:
+    def holds(point: int) -> bool:
         i = bisect_right(starts, point) - 1
         return i >= 0 and point <= ranges[i][1]
 
-    more = [(form, form) for group in _cased() if any(map(inside, group)) for form in group]
-    return _union([*ranges, *more])
+    return holds
+
+
+@lru_cache(256)
+def _byte_tree(ranges: Ranges) -> tuple[tuple[tuple[int, int, int], ...], ...]:
+    """Nodes that together read one of the characters as UTF-8: edges (low, high, node), -1 for "read". Targets
+    come before the nodes that lead to them; the last node is where to begin. Equal nodes are one.
+    """
+    nodes: dict[tuple[tuple[int, int, int], ...], int] = {}
+
+    def place(sequences: list[tuple[int, ...]]) -> int:
+        heads: dict[tuple[int, int], list[tuple[int, ...]]] = {}
+        for low, high, *tail in sequences:
+            heads.setdefault((low, high), []).append(tuple(tail))
+        edges: list[tuple[int, int, int]] = []
+        for (low, high), tails in heads.items():
+            target = place(tails) if tails[0] else -1
+            if edges and edges[-1][1] + 1 == low and edges[-1][2] == target:
+                edges[-1] = (edges[-1][0], high, target)
+            else:
+                edges.append((low, high, target))
+        return nodes.setdefault(tuple(edges), len(nodes))
+
+    place([part for low, high in ranges for part in _utf8(low, high)])
+    return tuple(nodes)
 
 
 @lru_cache(4096)

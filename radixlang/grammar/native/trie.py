@@ -1,79 +1,149 @@
-"""All tokens as a tree of their bytes, level by level in arrays, so that a mask is a few array operations.
+"""All tokens as a tree of their bytes, in a few flat arrays, and the walk that makes a mask of it.
 
-level d: nodes whose path has d + 1 bytes; the children of a node stand together on the next level,
-         and so do the tokens that end in it in `order`
+The nodes are numbered level by level, and below one parent by their bytes: the children of a node stand side by
+side, and so do the children of neighbours. The root is node 0.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from radixlang.grammar.grammar import Mask
 from radixlang.grammar.vocabulary import Vocabulary
 
 Ints = npt.NDArray[np.int32]
-
-
-class Level(NamedTuple):
-    """The nodes of one depth, n of them."""
-
-    byte: Ints
-    """[n] the byte that leads here"""
-    children: Ints
-    """[n + 1] node i's children are nodes children[i] … children[i + 1] - 1 of the next level"""
-    tokens: Ints
-    """[n, 2] order[tokens[i, 0] : tokens[i, 1]] are the tokens that end here"""
+Walk = Callable[["TokenTrie", Ints, int, Mask], None]
 
 
 class TokenTrie:
-    """The tokens of a vocabulary. About 15 bytes a node."""
+    """The tokens of a vocabulary, n nodes; about ten bytes a node."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self.order = vocabulary.order
-        words = [vocabulary.tokens[index] for index in self.order.tolist()]
-        lengths = np.array([len(word) for word in words], np.int32)
-        self.levels: list[Level] = []
+    byte: npt.NDArray[np.uint8]
+    """[n] the byte that leads to a node; 0 for the root"""
+    children: Ints
+    """[n + 1] node i's children are children[i] … children[i + 1] - 1"""
+    first: Ints
+    """[n + 1] the tokens that end in node i are order[first[i] : first[i + 1]]"""
+    order: Ints
+    """ids of the tokens in the order of their nodes"""
+
+    def __init__(self, vocabulary: Vocabulary, order: Ints) -> None:
+        """`order`: the tokens to take, sorted by their bytes."""
+        words = [vocabulary.tokens[index] for index in order.tolist()]
+        letters = np.frombuffer(b"".join(words), np.uint8)
+        lengths = np.fromiter(map(len, words), np.int32, len(words))
+        starts = np.cumsum(lengths) - lengths
+        byte, children, first, ending = [np.zeros(1, np.uint8)], [], [], []
         alive = np.arange(len(words))
-        """tokens, in order, that are longer than the level is deep"""
-        group = np.zeros(len(words), np.int64)
-        """for each of them the node of the level above"""
-        above = 1
-        depth = 0
-        self.roots = 0
-        while len(alive):
-            byte = np.array([words[i][depth] for i in alive.tolist()], np.int32)
+        """the tokens, as places in the order, that are longer than the level is deep"""
+        node = np.zeros(len(words), np.int64)
+        """their nodes on this level"""
+        width, below, ended = 1, 1, 0
+        for depth in range(int(lengths.max(initial=0)) + 1):
+            ends = lengths[alive] == depth
+            # Tokens are sorted, so those that end here stand in the order of their nodes.
+            first.append(ended + _before(node[ends], width))
+            ending.append(order[alive[ends]])
+            ended += int(ends.sum())
+            alive, node = alive[~ends], node[~ends]
+            letter = letters[starts[alive] + depth]
             new = np.ones(len(alive), np.bool_)
-            new[1:] = (group[1:] != group[:-1]) | (byte[1:] != byte[:-1])
+            new[1:] = (node[1:] != node[:-1]) | (letter[1:] != letter[:-1])
+            children.append(below + _before(node[new], width))
+            byte.append(letter[new])
             node = np.cumsum(new) - 1
-            starts = np.flatnonzero(new)
-            count = len(starts)
-            per_parent = np.bincount(group[starts], minlength=above)
-            offsets = np.concatenate([[0], np.cumsum(per_parent)]).astype(np.int32)
-            if self.levels:
-                self.levels[-1] = self.levels[-1]._replace(children=offsets)
-            else:
-                self.roots = count
-            ends = lengths[alive] == depth + 1
-            tokens = np.zeros((count, 2), np.int32)
-            ending = np.flatnonzero(ends)
-            # Tokens that end in a node come before those that go on from it, side by side.
-            tokens[node[ending[::-1]], 0] = alive[ending[::-1]]
-            tokens[node[ending], 1] = alive[ending] + 1
-            self.levels.append(Level(byte[starts], np.zeros(count + 1, np.int32), tokens))
-            above = count
-            alive, group = alive[~ends], node[~ends]
-            depth += 1
+            width = int(new.sum())
+            below += width
+        self.byte = np.concatenate(byte)
+        self.children = np.concatenate([*children, [below]]).astype(np.int32)
+        self.first = np.concatenate([*first, [ended]]).astype(np.int32)
+        self.order = np.concatenate(ending).astype(np.int32)
+        self.longest = int(lengths.max(initial=0))
+        """bytes of the longest token"""
 
-    @property
-    def nbytes(self) -> int:
-        return sum(part.nbytes for level in self.levels for part in level)
+    def __len__(self) -> int:
+        return len(self.byte)
+
+    def child(self, nodes: npt.NDArray[np.integer], letters: npt.NDArray[np.uint8]) -> Ints:
+        """For each node the child that a byte leads to; 0 where there is none."""
+        low, high = self.children[nodes], self.children[nodes + 1]
+        end = high
+        while (open_ := low < high).any():  # halving, all at once
+            middle = (low + high) >> 1
+            less = open_ & (self.byte[np.minimum(middle, len(self) - 1)] < letters)
+            low, high = np.where(less, middle + 1, low), np.where(open_ & ~less, middle, high)
+        found = (low < end) & (self.byte[np.minimum(low, len(self) - 1)] == letters)
+        return np.where(found, low, 0)
+
+    def tokens(self, nodes: npt.NDArray[np.integer]) -> Ints:
+        """The tokens that end in the nodes."""
+        return self.order[_spread(self.first[nodes], self.first[nodes + 1])[0]]
 
 
-def spread(low: Ints, high: Ints) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+LONG = 0.004
+"""share of the tokens that count as long"""
+
+
+class TokenTries(NamedTuple):
+    """Almost all tokens are short, and places far from the end of a repetition differ in long ones only."""
+
+    short: TokenTrie
+    long: TokenTrie
+
+    @classmethod
+    def of(cls, vocabulary: Vocabulary) -> TokenTries:
+        order = vocabulary.order
+        lengths = vocabulary.lengths[order]
+        short = lengths <= (np.quantile(lengths, 1 - LONG) if len(order) else 0)
+        return cls(TokenTrie(vocabulary, order[short]), TokenTrie(vocabulary, order[~short]))
+
+    def writable(self) -> npt.NDArray[np.bool_]:
+        """[256] the bytes that occur in tokens."""
+        found = [np.bincount(trie.byte[1:], minlength=256) for trie in self]
+        return found[0] + found[1] > 0
+
+
+def _before(nodes: npt.NDArray[np.integer], width: int) -> npt.NDArray[np.int64]:
+    """[width] how many of the (sorted) nodes come before each."""
+    counts = np.bincount(nodes, minlength=width)
+    return np.cumsum(counts) - counts
+
+
+def _spread(low: Ints, high: Ints) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """The numbers of all intervals [low, high) one after the other, and for each number its interval's index."""
-    counts = (high - low).astype(np.int64)
+    counts: npt.NDArray[np.int64] = (high - low).astype(np.int64)
     of = np.repeat(np.arange(len(low)), counts)
     firsts = np.cumsum(counts) - counts
-    return np.arange(len(of)) - firsts[of] + low[of], of
+    return (np.arange(len(of)) - firsts[of] + low[of]).astype(np.int64), of
+
+
+def walk_levels(trie: TokenTrie, table: Ints, state: int, out: Mask) -> None:
+    """Set the bits of the tokens all of whose bytes can be read from a state. `table` int32 [states, 256] holds
+    the next state for each byte, -1 for none; `out` [words]. Level by level, in numpy."""
+    nodes, of = np.arange(trie.children[0], trie.children[1]), np.full(1, state, np.int32)
+    came = np.repeat(of, len(nodes))
+    bits = np.zeros(len(out) * 32, np.uint8)
+    while len(nodes):
+        now = table[came, trie.byte[nodes]]
+        live = now >= 0
+        nodes, now = nodes[live], now[live]
+        bits[trie.tokens(nodes)] = 1
+        nodes, parent = _spread(trie.children[nodes], trie.children[nodes + 1])
+        came = now[parent]
+    out |= np.packbits(bits, bitorder="little").view(np.int32)
+
+
+@cache
+def walker() -> Walk:
+    """`walk_levels`, or its compiled twin where numba is installed."""
+    if find_spec("numba") is None:
+        return walk_levels
+    from radixlang.grammar.native.walk import walk
+
+    return walk

@@ -5,6 +5,7 @@ Must not know tokens beyond their log-probabilities.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 import uuid
@@ -17,8 +18,8 @@ from starlette.responses import Response
 
 from radixlang.errors import RequestError
 from radixlang.server.hub import Hub
+from radixlang.server.openai.answer import AnswerReader, deltas_of, message_of
 from radixlang.server.openai.protocol import (
-    GRAMMAR,
     ChatBody,
     Message,
     dress,
@@ -27,9 +28,21 @@ from radixlang.server.openai.protocol import (
     token_text,
     usage_of,
 )
+from radixlang.server.openai.reasoning import (
+    Thoughts,
+    behind_thoughts,
+    template_variables,
+    thinking_budget,
+    thoughts_of,
+)
+from radixlang.server.openai.structured import constraint_of
+from radixlang.server.openai.tools import plan_calls, tool_use
 from radixlang.server.sse import EventStream
 from radixlang.server.stream import GenerateRequest, Stream, TokenLogprobs
 from radixlang.server.web import Server, count_tokens, json_response
+
+#: tools of a request from which their schemas are read in a thread
+MANY_TOOLS = 8
 
 
 def template_messages(messages: list[Message]) -> list[dict[str, Any]]:
@@ -55,32 +68,15 @@ def template_messages(messages: list[Message]) -> list[dict[str, Any]]:
     return [msgspec.to_builtins(message) for message in messages]
 
 
-def check_tools(body: ChatBody) -> list[dict[str, Any]] | None:
-    """The tools for the template.
-
-    Raises:
-        RequestError: a tool that is no function with a name, or a choice that would need a grammar.
-    """
-    choice = body.tool_choice
-    if choice not in (None, "auto", "none"):
-        raise RequestError(f"A forced tool_choice needs a grammar: {GRAMMAR}.", "tool_choice")
-    for i, tool in enumerate(body.tools or ()):
-        function = tool.get("function")
-        named = isinstance(function, dict) and isinstance(function.get("name"), str)
-        if tool.get("type") != "function" or not named:
-            raise RequestError(f"tools[{i}] must be a function with a name.", "tools")
-    return body.tools or None
-
-
-async def encode_messages(
+def render_messages(
     hub: Hub,
     messages: list[Message],
     tools: list[dict[str, Any]] | None,
     add_generation_prompt: bool,
     continue_final_message: bool,
-    kwargs: dict[str, Any] | None,
-) -> list[int]:
-    """Token ids of a conversation.
+    kwargs: dict[str, Any],
+) -> str:
+    """The prompt of a conversation. Its text decides on the begin-of-text token: none is to be added.
 
     Raises:
         RequestError: the template refuses the messages.
@@ -90,19 +86,23 @@ async def encode_messages(
             "continue_final_message needs a last message by the assistant.", "continue_final_message"
         )
     rendered = template_messages(messages)
-    options = {**json.loads(hub.config.server.default_chat_template_kwargs), **(kwargs or {})}
-    reserved = {"messages", "tools", "add_generation_prompt", "continue_final_message"} & set(options)
+    reserved = {"messages", "tools", "add_generation_prompt", "continue_final_message"} & set(kwargs)
     if reserved:
         raise RequestError(f"chat_template_kwargs must not hold {min(reserved)!r}.", "chat_template_kwargs")
-    text = hub.need_tokenizer().apply_chat_template(
+    text: str = hub.need_tokenizer().apply_chat_template(
         rendered,
         tools=tools,
         add_generation_prompt=add_generation_prompt and not continue_final_message,
         continue_final_message=continue_final_message,
-        **options,
+        **kwargs,
     )
-    # The template alone decides on the begin-of-text token.
-    return await hub.encode(text, add_special_tokens=False)
+    return text
+
+
+def default_variables(hub: Hub) -> dict[str, Any]:
+    """What the server's options give to the template."""
+    found: dict[str, Any] = json.loads(hub.config.server.default_chat_template_kwargs)
+    return found
 
 
 async def chat_completions(server: Server, request: Request, body: ChatBody) -> Response:
@@ -110,43 +110,64 @@ async def chat_completions(server: Server, request: Request, body: ChatBody) -> 
     hub = server.hub
     model = server.check_model(body.model)
     hub.limits.check_kind(embed=False)
-    tools = check_tools(body)
+    use = tool_use(body.tools, body.tool_choice, body.parallel_tool_calls)
     limit = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
     sampling = sampling_of(hub, body, limit)
     top = body.top_logprobs or 0
     if top and not body.logprobs:
         raise RequestError("top_logprobs needs logprobs to be true.", "top_logprobs")
-    ids = await encode_messages(
-        hub,
-        body.messages,
-        tools,
-        body.add_generation_prompt is not False,
-        bool(body.continue_final_message),
-        body.chat_template_kwargs,
+    variables = default_variables(hub) | template_variables(body)
+    continued = bool(body.continue_final_message)
+    prompt = render_messages(
+        hub, body.messages, use.shown, body.add_generation_prompt is not False, continued, variables
     )
+    constrain = hub.config.grammar.grammar_backend != "none"
+    planning = (use, hub.parsers.syntax, constraint_of(body), constrain)
+    # The schemas of many tools take a while to be read the first time.
+    many = len(use.tools) > MANY_TOOLS
+    plan = await asyncio.to_thread(plan_calls, *planning) if many else plan_calls(*planning)
+    spec = None if plan.constraint is None else hub.limits.spec(*plan.constraint)
+    budget = thinking_budget(body, hub.parsers.reasoning is not None)
+    thoughts = thoughts_of(hub, prompt, variables, continued)
+    if not (plan.thinks and budget is None):
+        spec, thoughts = behind_thoughts(hub, spec, thoughts, budget)
+    if hub.parsers.need_special(thoughts.format, plan.syntax):
+        sampling.skip_special_tokens = False
+    ids = await hub.encode(prompt, add_special_tokens=False)
     generate = GenerateRequest(
-        input_ids=ids, return_logprob=bool(body.logprobs), top_logprobs_num=top, param="messages"
+        input_ids=ids, return_logprob=bool(body.logprobs), top_logprobs_num=top, grammar=spec, param="messages"
     )
     generate.rid = body.rid if body.rid is not None else "chatcmpl-" + uuid.uuid4().hex
     stream = hub.generate(dress(generate, body, sampling))
+
+    def reader() -> AnswerReader:
+        return AnswerReader(
+            thoughts, use, plan, body.separate_reasoning is not False, body.stream_reasoning is not False
+        )
+
     head = {"id": generate.rid, "created": int(time.time()), "model": model}
     if body.stream:
         await stream.peek()
-        return EventStream(stream, _chunks(hub, request, stream, body, head))
+        readers = [reader() for _ in stream.sequences]
+        return EventStream(stream, _chunks(hub, request, stream, body, head, readers, thoughts))
     sequences = await stream.collect()
     choices = []
+    reasoning = 0
     for sequence in sequences:
         reason, matched = finish_of(sequence.finish_reason)
+        answer = reader()
+        message = message_of(answer.read(sequence.text, ended=True))
+        reasoning += thoughts.tokens(sequence.ids, answer.thought)
         choices.append(
             {
                 "index": sequence.index,
-                "message": {"role": "assistant", "content": sequence.text, "reasoning_content": None},
+                "message": message,
                 "logprobs": chat_logprobs(hub, sequence.logprobs),
-                "finish_reason": reason,
+                "finish_reason": answer.finish(reason),
                 "matched_stop": matched,
             }
         )
-    usage = usage_of(sequences)
+    usage = usage_of(sequences, reasoning)
     count_tokens(request, usage["prompt_tokens"], usage["completion_tokens"])
     version = {"weight_version": server.config.model.weight_version}
     return json_response(
@@ -155,7 +176,13 @@ async def chat_completions(server: Server, request: Request, body: ChatBody) -> 
 
 
 async def _chunks(
-    hub: Hub, request: Request, stream: Stream, body: ChatBody, head: dict[str, Any]
+    hub: Hub,
+    request: Request,
+    stream: Stream,
+    body: ChatBody,
+    head: dict[str, Any],
+    readers: list[AnswerReader],
+    thoughts: Thoughts,
 ) -> AsyncGenerator[dict[str, Any], None]:
     options = body.stream_options
     running_usage = bool(options and options.continuous_usage_stats)
@@ -173,13 +200,21 @@ async def _chunks(
             yield chunk(sequence.index, {"role": "assistant", "content": ""})
         async for output in stream:
             logprobs = chat_logprobs(hub, output.logprobs) if output.logprobs else None
-            if output.text or logprobs:
-                yield chunk(output.index, {"content": output.text}, logprobs)
+            reader = readers[output.index]
+            deltas = deltas_of(reader.read(output.text, output.finish_reason is not None))
+            if logprobs and not deltas:
+                deltas = [{"content": ""}]
+            for delta in deltas:
+                yield chunk(output.index, delta, logprobs)
+                logprobs = None
             if output.finish_reason is not None:
                 reason, matched = finish_of(output.finish_reason)
-                yield chunk(output.index, {}, finish_reason=reason, matched_stop=matched)
+                yield chunk(output.index, {}, finish_reason=reader.finish(reason), matched_stop=matched)
         if options and options.include_usage:
-            yield {**base, "choices": [], "usage": usage_of(stream.sequences)}
+            reasoning = sum(
+                thoughts.tokens(s.ids, reader.thought) for s, reader in zip(stream.sequences, readers, strict=True)
+            )
+            yield {**base, "choices": [], "usage": usage_of(stream.sequences, reasoning)}
     finally:
         usage = usage_of(stream.sequences)
         count_tokens(request, usage["prompt_tokens"], usage["completion_tokens"])

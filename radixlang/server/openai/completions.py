@@ -23,6 +23,7 @@ from radixlang.server.openai.protocol import (
     token_text,
     usage_of,
 )
+from radixlang.server.openai.structured import constraint_of
 from radixlang.server.sse import EventStream
 from radixlang.server.stream import GenerateRequest, Sequence, Stream, TokenLogprobs
 from radixlang.server.web import Server, check_batch, count_tokens, json_response
@@ -62,8 +63,11 @@ async def completions(server: Server, request: Request, body: CompletionBody) ->
     requests = prompts_of(body.prompt)
     check_batch(len(requests) * max(1, sampling.n), "prompt")
     rid = body.rid if body.rid is not None else "cmpl-" + uuid.uuid4().hex
+    constraint = constraint_of(body)
     for item in requests:
         dress(item, body, sampling)
+        if constraint is not None:
+            item.grammar = hub.limits.spec(*constraint)
         if body.logprobs is not None:
             item.return_logprob = True
             item.top_logprobs_num = body.logprobs

@@ -27,16 +27,11 @@ from radixlang.server.fields import (
     TopLogprobs,
 )
 from radixlang.server.hub import Hub
+from radixlang.server.openai.structured import StructuredFields
 from radixlang.server.stream import GenerateRequest, Sequence, namespace_of
 from radixlang.server.web import refuse
 
-GRAMMAR = "constrained decoding is not available in this version"
-
 REFUSED = {
-    "json_schema": GRAMMAR,
-    "regex": GRAMMAR,
-    "ebnf": GRAMMAR,
-    "structural_tag": GRAMMAR,
     "lora_path": "adapters are not available in this version",
     "session_params": "sessions are not available in this version",
     "session_id": "sessions are not available in this version",
@@ -57,13 +52,7 @@ class StreamOptions(msgspec.Struct, kw_only=True):
     continuous_usage_stats: bool | None = None
 
 
-class ResponseFormat(msgspec.Struct, kw_only=True):
-    """Only `text` can be served in this version."""
-
-    type: Annotated[str, Meta(extra_json_schema={"const": "text"})] = "text"
-
-
-class CommonBody(msgspec.Struct, kw_only=True):
+class CommonBody(StructuredFields, kw_only=True):
     """Fields of both kinds of completion."""
 
     model: str | None = None
@@ -79,7 +68,6 @@ class CommonBody(msgspec.Struct, kw_only=True):
     presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
     logit_bias: dict[str, float] | None = None
     user: str | None = None
-    response_format: ResponseFormat | None = None
     # beyond OpenAI
     top_k: Annotated[int, Meta(ge=-1)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
@@ -96,10 +84,6 @@ class CommonBody(msgspec.Struct, kw_only=True):
     cache_salt: str | None = None
     priority: Int32 | None = None
     # refused
-    json_schema: Refused = None
-    regex: Refused = None
-    ebnf: Refused = None
-    structural_tag: Refused = None
     lora_path: Refused = None
     session_params: Refused = None
     session_id: Refused = None
@@ -129,6 +113,20 @@ class Message(msgspec.Struct, kw_only=True, omit_defaults=True):
     reasoning_content: str | None = None
 
 
+class Reasoning(msgspec.Struct, kw_only=True):
+    """How much the model shall think."""
+
+    effort: str | None = None
+    enabled: bool | None = None
+
+
+class Thinking(msgspec.Struct, kw_only=True):
+    """Whether the model shall think, and for how many tokens at most."""
+
+    type: Literal["enabled", "disabled", "adaptive"] | None = None
+    budget_tokens: Count | None = None
+
+
 class ChatBody(CommonBody, kw_only=True):
     """Body of `/v1/chat/completions`."""
 
@@ -140,6 +138,14 @@ class ChatBody(CommonBody, kw_only=True):
     tool_choice: Literal["auto", "none", "required"] | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    separate_reasoning: bool | None = None
+    stream_reasoning: bool | None = None
+    reasoning_effort: str | float | None = None
+    reasoning: Reasoning | None = None
+    enable_thinking: bool | None = None
+    thinking: bool | Thinking | None = None
+    thinking_budget: Count | None = None
+    max_thinking_tokens: Count | None = None
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
     modalities: list[Literal["text"]] | None = None
@@ -190,11 +196,9 @@ def sampling_of(hub: Hub, body: CommonBody, max_tokens: int | None) -> SamplingP
     """Sampling parameters: the request's, else the model's generation config, else OpenAI's defaults.
 
     Raises:
-        RequestError: grammars and other fields that this version refuses, or a bad token id in `logit_bias`.
+        RequestError: fields that this version refuses, or a bad token id in `logit_bias`.
     """
     refuse(body, REFUSED)
-    if body.response_format is not None and body.response_format.type != "text":
-        raise RequestError(f"response_format {body.response_format.type!r}: {GRAMMAR}.", "response_format")
     raw: dict[str, Any] = {}
     if hub.config.server.sampling_defaults == "model":
         defaults = getattr(hub.tokenizer, "generation_config", None) or {}
@@ -231,8 +235,8 @@ def dress(request: GenerateRequest, body: CommonBody, sampling: SamplingParams) 
 # ---- answers ----
 
 
-def usage_of(sequences: list[Sequence]) -> dict[str, Any]:
-    """Token counts: every prompt once, every sample's answer."""
+def usage_of(sequences: list[Sequence], reasoning: int = 0) -> dict[str, Any]:
+    """Token counts: every prompt once, every sample's answer. `reasoning`: tokens of thoughts among the latter."""
     first = {s.prompt_index: s for s in reversed(sequences)}.values()
     prompt = sum(s.prompt_tokens for s in first)
     completion = sum(s.completion_tokens for s in sequences)
@@ -240,7 +244,8 @@ def usage_of(sequences: list[Sequence]) -> dict[str, Any]:
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
-        "reasoning_tokens": 0,
+        "reasoning_tokens": reasoning,
+        "completion_tokens_details": {"reasoning_tokens": reasoning},
         "prompt_tokens_details": {"cached_tokens": sum(s.cached_tokens for s in first)},
     }
 

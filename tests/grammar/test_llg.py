@@ -1,0 +1,92 @@
+"""llguidance behind our interface."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from radixlang.grammar.errors import GrammarError
+from radixlang.grammar.limits import GrammarLimits
+from radixlang.messages import GrammarSpec
+from tests.grammar.conftest import allowed
+
+pytest.importorskip("llguidance")
+from radixlang.grammar.llg import LlguidanceEngine, LlguidanceState
+
+SCHEMA = {
+    "type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}, "required": ["a"],
+    "additionalProperties": False,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def engine(vocabulary) -> LlguidanceEngine:
+    return LlguidanceEngine(vocabulary, GrammarLimits())
+
+
+def takes(engine: LlguidanceEngine, state: LlguidanceState, text: str) -> bool:
+    row = np.zeros(engine.vocabulary.words, np.int32)
+    for token in engine.vocabulary.encode(text):
+        state.fill(row)
+        if token not in allowed(row):
+            assert not state.copy().accept(token) or state.forced()
+            return False
+        assert state.accept(token)
+    return state.can_end
+
+
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        ('{"a": 1}', True), ('{"a": 1, "b": "x\\n"}', True), ('{"a":1}', False), ('{"b": "x", "a": 1}', False),
+        ('{"\\u0061": 1}', False), ('{"a": 1, "b": "\\u0061"}', False), ('{"a": 1.5}', False), ('{"a": 1', False),
+    ],
+)  # fmt: skip
+def test_json_with_fixed_separators(engine, text, right) -> None:
+    assert takes(engine, engine.json(SCHEMA, False).start(), text) == right
+
+
+def test_json_laid_out_freely(engine) -> None:
+    for text in ('{"a":1}', '{ "a" :\n1 }', json.dumps({"a": 1, "b": ""}, indent=2)):
+        assert takes(engine, engine.json(SCHEMA, True).start(), text)
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        (GrammarSpec("regex", "[a-c]+x"), "abcx"),
+        (GrammarSpec("choice", '["yes", "n\\"o", "日本"]'), 'n"o'),
+        (GrammarSpec("ebnf", 'root ::= "a" ("b" | [0-9])+'), "ab7"),
+        (GrammarSpec("ebnf", 'start: "a" B+\nB: /[0-9]/'), "a77"),
+    ],
+)
+def test_kinds(engine, spec, text) -> None:
+    state = engine.compile(spec).start()
+    other = state.copy()
+    assert takes(engine, state, text)
+    assert not other.can_end
+    assert state.accept(engine.vocabulary.eos_ids[0])
+    assert state.finished
+    state.rollback(1 + len(engine.vocabulary.encode(text)))
+    assert takes(engine, state, text)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        GrammarSpec("regex", "("), GrammarSpec("ebnf", "root ::= nowhere"), GrammarSpec("ebnf", "((("),
+        GrammarSpec("choice", "[1"),
+        GrammarSpec("choice", "[]"), GrammarSpec("regex", "(?=a)b"),
+    ],
+)  # fmt: skip
+def test_what_is_refused_says_what_it_is(engine, spec) -> None:
+    with pytest.raises(GrammarError, match=spec.kind) as caught:
+        engine.compile(spec)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_reference_to_itself_is_refused(engine) -> None:
+    with pytest.raises(Exception, match=r"constraint|compiled"):
+        engine.json({"$ref": "#"}, False)

@@ -1,0 +1,64 @@
+"""What grammars know of the tokens."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from radixlang.grammar.vocabulary import Vocabulary
+from tests.grammar.conftest import allowed, small_vocabulary
+
+
+@given(st.lists(st.binary(max_size=4), max_size=30), st.binary(min_size=1, max_size=3))
+@settings(max_examples=100, deadline=None)
+def test_look_ups_by_bytes(words, data) -> None:
+    vocabulary = small_vocabulary(*words)
+    found = vocabulary.beginning_with(data).tolist()
+    assert sorted(found) == [i for i, word in enumerate(vocabulary.tokens) if word.startswith(data)]
+    if data[-2:].isspace() and len(data) > 1:
+        return
+    expected = {
+        at: {
+            i
+            for i, word in enumerate(vocabulary.tokens)
+            if word.startswith(data[at:]) and len(word) > len(data) - at
+        }
+        for at in range(len(data))
+    }
+    assert {at: set(ids.tolist()) for at, ids in vocabulary.reaching_beyond(data)} == {
+        at: ids for at, ids in expected.items() if ids
+    }
+
+
+def test_the_last_of_several_spaces_may_belong_to_the_next_word() -> None:
+    places = small_vocabulary("a", " ").reaching_beyond(b"a  ")
+    assert [(at, ids.tolist()) for at, ids in places] == [(2, [])]
+
+
+def test_masks() -> None:
+    vocabulary = Vocabulary([b"a"] * 70, (69, 500), lambda text: [], size=100, special={"<s>": 3})
+    assert vocabulary.words == 4
+    assert allowed(vocabulary.mask_of([0, 31, 32, 99])) == {0, 31, 32, 99}
+    assert allowed(vocabulary.eos_mask) == {69}
+    assert vocabulary.tokens[3] == vocabulary.tokens[69] == vocabulary.tokens[80] == b""
+    assert len(vocabulary.tokens) == 100
+    assert 3 not in vocabulary.order
+
+
+def test_a_model_narrower_than_its_tokenizer() -> None:
+    vocabulary = Vocabulary([b"a", b"b", b"c"], (2,), lambda text: [], size=2)
+    assert vocabulary.eos_ids == ()
+    assert not vocabulary.eos_mask.any()
+    assert vocabulary.tokens == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("model", ["vocabulary", "gemma", "qwen"])
+def test_of_a_model(request, model) -> None:
+    vocabulary = request.getfixturevalue(model)
+    assert vocabulary.eos_ids
+    assert not any(vocabulary.tokens[index] for index in vocabulary.special.values())
+    text = 'Hello, world! {"a": [1, 2.5]} 日本語 😀 <|im_end|> \n\n  x'
+    assert b"".join(vocabulary.tokens[token] for token in vocabulary.encode(text)) == text.encode()
+    assert np.array_equal(vocabulary.lengths, [len(token) for token in vocabulary.tokens])

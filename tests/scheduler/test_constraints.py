@@ -1,0 +1,227 @@
+"""Requests with grammars through the scheduler and the hash-chain executor: whatever the settings and whatever
+happens beside them, they say what one token after the other says."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from radixlang.messages import GrammarSpec
+from radixlang.sampling_params import SamplingParams
+from radixlang.scheduler import SchedulerLimits
+from tests.scheduler.driver import EOS, Driver, Outcome, random_program
+from tests.scheduler.test_random import Optimist, random_limits
+
+
+def run(seed: int, page_size: int, depth: int, jump: bool, requests: int = 24) -> Driver:
+    rng = random.Random(seed)
+    limits = random_limits(rng, page_size, rng.choice(["fcfs", "lpm", "priority"]))
+    faults = rng.random() < 0.25
+    driver = Driver(
+        limits,
+        depth,
+        jump=jump,
+        poison=28 if faults else -7,
+        curse=27 if faults and rng.random() < 0.3 else -8,
+        broken=frozenset(rng.sample(range(100), 4)) if faults else frozenset(),
+    )
+    if limits.conservativeness == 0:
+        driver.scheduler._ratio = Optimist(0.0)
+    longest = rng.choice([8, limits.context_length // 2])
+    random_program(driver, rng, requests, longest, rng.choice([0.0, 0.05, 0.2]), bound=rng.choice([0.4, 1.0]))
+    return driver
+
+
+def test_grammars_do_not_depend_on_anything() -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(40):
+        seen += run(seed, (1, 4, 16)[seed % 3], min(seed % 4, 1), seed % 9 > 0).seen
+    for what in (
+        "bound stop", "bound length", "grammar failed", "vetoes", "taken back", "retracted", "abandoned", "forced",
+        "pending, bound", "landing, bound", "surplus, running", "surplus, waiting", "abort RUNNING",
+        "abort WAITING",
+    ):  # fmt: skip
+        assert seen[what] > 0, f"no program exercised {what!r}: {seen}"
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 1 << 40), st.sampled_from([1, 2, 4, 16]), st.integers(0, 1), st.booleans())
+def test_grammars_with_drawn_seeds(seed: int, page_size: int, depth: int, jump: bool) -> None:
+    run(seed, page_size, depth, jump, requests=8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page_size", [1, 2, 4, 16])
+def test_many_more_programs(page_size: int) -> None:
+    for seed in range(1000, 3000):
+        run(seed, page_size, seed % 2, seed % 5 > 0)
+
+
+# ---- one by one ----
+
+LIMITS = SchedulerLimits(
+    num_pages=65, page_size=4, context_length=64, max_running_requests=8, mixed=True, eos_ids=(EOS,)
+)
+PROMPT = [7, 8, 9, 10, 11]
+
+
+def script(*places: list[int]) -> GrammarSpec:
+    return GrammarSpec("script", json.dumps(places))
+
+
+def ask(
+    grammar: GrammarSpec, depth: int = 1, jump: bool = True, driver: Driver | None = None, **params: Any
+) -> tuple[Outcome, Driver]:
+    """The outcome of one request, judged, and the driver."""
+    driver = driver or Driver(LIMITS, depth, jump=jump)
+    sampling = SamplingParams(**{"max_new_tokens": 20, "temperature": 0.0, **params})
+    outcome = driver.add("r", PROMPT, sampling=sampling, grammar=grammar)
+    driver.finish()
+    driver.judge_all()
+    return outcome, driver
+
+
+FORCED = [[5], [6], [12], [13], [14]]
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_a_forced_text_needs_two_draws_at_most(depth: int) -> None:
+    outcome, driver = ask(script(*FORCED), depth)
+    assert outcome.tokens == [5, 6, 12, 13, 14]
+    assert outcome.finish == {"type": "stop", "matched": EOS}, "the end is known without a draw"
+    assert driver.steps == 1 + depth, "the answer is there after the prompt; the step behind it is surplus"
+    assert driver.constraints.counters()["grammar_forced_tokens_total"] == 4
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("jump", [False, True])
+def test_the_limit_cuts_a_forced_text(depth: int, jump: bool) -> None:
+    for most in (0, 1, 2, 3, 5):
+        outcome, _ = ask(script(*FORCED), depth, jump, max_new_tokens=most)
+        assert outcome.tokens == [5, 6, 12, 13, 14][:most]
+        reason = {"type": "stop", "matched": EOS} if most == 5 else {"type": "length", "length": most}
+        assert outcome.finish == reason
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("jump", [False, True])
+def test_a_stop_token_ends_a_forced_text(depth: int, jump: bool) -> None:
+    for stop, until in ((5, 1), (6, 2), (13, 4)):
+        outcome, _ = ask(script(*FORCED), depth, jump, stop_token_ids=(stop,))
+        assert outcome.tokens == [5, 6, 12, 13, 14][:until]
+        assert outcome.finish == {"type": "stop", "matched": stop}
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("jump", [False, True])
+def test_a_constraint_goes_before_min_new_tokens_and_ignore_eos(depth: int, jump: bool) -> None:
+    for params in ({"min_new_tokens": 9}, {"ignore_eos": True}, {"min_new_tokens": 4, "stop_token_ids": (5,)}):
+        outcome, _ = ask(script([5], [6, 12]), depth, jump, **params)
+        assert outcome.finish["type"] == "stop", "the text can only end, and says so"
+        assert len(outcome.tokens) == (1 if "stop_token_ids" in params else 2)
+    loop = [[5, 6, EOS]] * 12
+    for params in ({"min_new_tokens": 12}, {"ignore_eos": True}):
+        outcome, _ = ask(script(*loop), depth, jump, **params)
+        assert len(outcome.tokens) == 12, "where it may go on, it does"
+    outcome, _ = ask(script(*loop), depth, jump, min_new_tokens=6, stop_token_ids=(6,))
+    assert EOS not in outcome.tokens[:5]
+    assert 6 not in outcome.tokens[:5]
+
+
+def test_draws_use_the_noise_of_their_position() -> None:
+    places = [[5], [6], [12], [13, 14, 15, 16, 17, 18], [5], [6], [13, 14, 15, 16, 17, 18]] * 2
+    for seed in range(8):
+        params: dict[str, Any] = {"temperature": 1.0, "sampling_seed": seed, "frequency_penalty": 0.5}
+        answers = [ask(script(*places), d, j, **params)[0].tokens for d in (0, 1) for j in (False, True)]
+        assert answers.count(answers[0]) == 4
+
+
+def test_log_probabilities_take_one_draw_a_token() -> None:
+    driver = Driver(LIMITS, 1)
+    outcome = driver.add("r", PROMPT, grammar=script(*FORCED), return_logprob=True)
+    driver.finish()
+    assert len(outcome.output_logprobs) == 5
+    assert driver.constraints.counters()["grammar_forced_tokens_total"] == 0
+
+
+@pytest.mark.parametrize(("kind", "status"), [("wrong", 400), ("panics", 500)])
+def test_what_does_not_compile_fails_alone(kind: str, status: int) -> None:
+    driver = Driver(LIMITS, 1)
+    other = driver.add("other", PROMPT)
+    outcome, _ = ask(GrammarSpec(kind, "0"), driver=driver)
+    assert outcome.failed is not None
+    assert outcome.failed.status == status
+    assert other.finish is not None
+
+
+def test_a_failure_is_told_at_once() -> None:
+    """The last request of an engine that would sleep now."""
+    seed = next(s for s in range(99) if ask(GrammarSpec("breaks", str(s)), 0)[0].failed is not None)
+    driver = Driver(LIMITS, 0)
+    outcome = driver.add("r", PROMPT, max_new_tokens=20, grammar=GrammarSpec("breaks", str(seed)))
+    while not driver.scheduler.idle:
+        driver.step()
+    assert outcome.failed is not None
+    assert outcome.failed.message == "The constraint failed: RuntimeError: a toy breaks"
+
+
+def test_an_abort_calls_the_compilation_off() -> None:
+    driver = Driver(LIMITS, 1)
+    for rid in "ab":
+        driver.add(rid, PROMPT, grammar=script([5]))
+    driver.abort("a", "Enough.")
+    assert driver.grammars.dropped == 1
+    assert driver.scheduler.stats(2.0).gauges["num_grammar_queue_reqs"] == 1
+    driver.finish()
+    assert driver.outcomes["b"].tokens == [5]
+    counters = driver.scheduler.stats(3.0).counters
+    assert (counters["num_grammar_total"], counters["num_grammar_aborted_total"]) == (2, 1)
+
+
+def test_a_compilation_that_takes_too_long_is_the_queue_time_out() -> None:
+    driver = Driver(replace(LIMITS, queue_timeout=0.5), 1)
+    driver.grammars.work = lambda: None  # type: ignore[method-assign]
+    outcome = driver.add("r", PROMPT, grammar=script([5]))
+    for _ in range(60):
+        driver.step()
+    assert outcome.failed is not None
+    assert outcome.failed.status == 503
+    assert driver.scheduler.idle
+    assert driver.constraints.waiting == 0
+
+
+def test_jumps_share_steps_with_decoding_rows() -> None:
+    """Without mixed steps, too: a jump is no prompt, and a step of prompts alone does not come of it."""
+    driver = Driver(replace(LIMITS, mixed=False), 1)
+    free = driver.add("free", PROMPT, sampling=SamplingParams(max_new_tokens=30, temperature=0.0, ignore_eos=True))
+    places = [[5, 6], [12], [13], [14]] * 8
+    bound = driver.add("bound", PROMPT, max_new_tokens=32, grammar=script(*places))
+    driver.finish()
+    driver.judge_all()
+    assert len(free.tokens) == 30
+    assert len(bound.tokens) == 32
+    assert driver.steps <= 3 + 30, "the free row got a token in every step but those of the two prompts"
+
+
+def test_many_masks_are_filled_by_several_threads() -> None:
+    driver = Driver(replace(LIMITS, num_pages=400, max_running_requests=32), 1)
+    driver.constraints._threads = 4
+    outcomes = [driver.add(f"r{i}", [*PROMPT, i % 29], grammar=GrammarSpec("plain", str(i))) for i in range(32)]
+    driver.finish()
+    driver.judge_all()
+    assert all(outcome.finish for outcome in outcomes)
+
+
+def test_threads_end_with_the_scheduler() -> None:
+    driver = Driver(LIMITS, 1)
+    driver.constraints._pool.submit(int).result()
+    driver.scheduler.close()
+    assert driver.grammars.closed
+    assert not [thread for thread in driver.constraints._pool._threads if thread.is_alive()]

@@ -1,0 +1,493 @@
+"""Structured answers, tool calls and thoughts through a real HTTP server over the fake engine.
+
+The fake engine says what the prompt tells it to, whatever the constraint: here it is seen that the right
+constraint reaches the engine, and that what comes back is read rightly, streamed or not.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from radixlang.errors import ConfigError
+from radixlang.messages import GrammarSpec
+
+from .fakes import VOCAB, Live, live, make_hub
+
+CHAT = "/v1/chat/completions"
+SCHEMA = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {"type": "string"}}, "required": ["b"]}
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}, "days": {"type": "integer", "maximum": 9}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}
+CLOCK = {"type": "function", "function": {"name": "clock"}}
+CALLS = (
+    '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome", "days": 2}}\n</tool_call>\n'
+    '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'
+)
+
+
+def ask(say: str, **fields: Any) -> dict[str, Any]:
+    """A request that the fake engine answers with `say`."""
+    return {"messages": [{"role": "user", "content": f"[say:{say}]"}], **fields}
+
+
+@pytest.fixture(scope="module")
+def qwen() -> Iterator[Live]:
+    """A server that reads Qwen's calls and thoughts."""
+    with live(tool_call_parser="qwen", reasoning_parser="qwen3", marks=("<think>", "</think>")) as running:
+        yield running
+
+
+def spec(server: Live) -> GrammarSpec | None:
+    """The constraint of the last request."""
+    return server.engine.received[-1].grammar
+
+
+def tag(server: Live) -> Any:
+    found = spec(server)
+    assert found is not None
+    assert found.kind == "structural_tag"
+    return json.loads(found.text)["format"]
+
+
+def streamed(server: Live, body: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """(the message that the deltas make, finish reason); checks what clients rely on."""
+    message: dict[str, Any] = {"content": "", "reasoning_content": ""}
+    calls: list[dict[str, Any]] = []
+    reasons = []
+    for chunk in server.events(CHAT, body):
+        (choice,) = chunk["choices"]
+        delta = choice["delta"]
+        reasons.append(choice["finish_reason"])
+        message["content"] += delta.get("content") or ""
+        message["reasoning_content"] += delta.get("reasoning_content") or ""
+        for call in delta.get("tool_calls", ()):
+            if "id" in call:
+                assert call["index"] == len(calls)
+                assert call["type"] == "function"
+                calls.append({"id": call["id"], "index": call["index"], "type": "function"})
+                calls[-1]["function"] = {"name": call["function"]["name"], "arguments": ""}
+            else:
+                assert set(call) == {"index", "function"}
+                assert set(call["function"]) == {"arguments"}
+            calls[call["index"]]["function"]["arguments"] += call["function"]["arguments"]
+    assert set(reasons[:-1]) == {None}
+    if calls:
+        message["tool_calls"] = calls
+    return message, reasons[-1]
+
+
+def both(server: Live, body: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """(message, finish reason), which must be the same streamed and whole but for ids."""
+    (choice,) = server.ok(CHAT, body)["choices"]
+    message = choice["message"]
+    again, reason = streamed(server, body)
+    assert reason == choice["finish_reason"]
+    assert again["content"] == message["content"]
+    assert again["reasoning_content"] == (message["reasoning_content"] or "")
+    plain = [call["function"] for call in message.get("tool_calls", ())]
+    assert [call["function"] for call in again.get("tool_calls", ())] == plain
+    return message, reason
+
+
+# ---- constraints ----
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "text"),
+    [
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}},
+            "json_schema",
+            SCHEMA,
+        ),
+        ({"response_format": {"type": "json_object"}}, "json_schema", {"type": "object"}),
+        ({"response_format": {"type": "json_object", "schema": SCHEMA}}, "json_schema", SCHEMA),
+        ({"json_schema": SCHEMA}, "json_schema", SCHEMA),
+        ({"json_schema": json.dumps(SCHEMA)}, "json_schema", SCHEMA),
+        ({"regex": "a+"}, "regex", None),
+        ({"ebnf": "a+"}, "ebnf", None),
+        ({"guided_json": SCHEMA}, "json_schema", SCHEMA),
+        ({"guided_regex": "a+"}, "regex", None),
+        ({"guided_grammar": "a+"}, "ebnf", None),
+        ({"guided_choice": ["a", "ß"]}, "choice", ["a", "ß"]),
+        ({"structured_outputs": {"choice": ["a"]}}, "choice", ["a"]),
+        ({"structured_outputs": {"json": SCHEMA}}, "json_schema", SCHEMA),
+        ({"structured_outputs": {"json_object": True}}, "json_schema", {"type": "object"}),
+        ({"structured_outputs": {"regex": "a+"}}, "regex", None),
+        ({"structured_outputs": {"grammar": "a+"}}, "ebnf", None),
+        (
+            {"structural_tag": {"type": "structural_tag", "format": {}}},
+            "structural_tag",
+            {"type": "structural_tag", "format": {}},
+        ),
+        (
+            {"response_format": {"type": "structural_tag", "format": {"a": 1}}},
+            "structural_tag",
+            {"type": "structural_tag", "format": {"a": 1}},
+        ),
+        (
+            {"response_format": {"type": "structural_tag", "structures": [{}], "triggers": ["x"]}},
+            "structural_tag",
+            {"structures": [{}], "triggers": ["x"]},
+        ),
+    ],
+)
+def test_every_spelling(server: Live, fields: dict, kind: str, text: Any) -> None:
+    for path, body in ((CHAT, ask("x")), ("/v1/completions", {"prompt": ["[say:x]", "[say:y]"]})):
+        server.ok(path, {**body, **fields})
+        found = spec(server)
+        assert found is not None
+        assert found.kind == kind
+        if text is None:
+            assert found.text == "a+"
+        else:
+            assert json.loads(found.text) == text
+            assert list(json.loads(found.text)) == list(text)
+
+
+def test_no_constraint(server: Live) -> None:
+    for fields in (
+        {},
+        {"response_format": {"type": "text"}},
+        {"regex": ""},
+        {"json_schema": None},
+        {"tools": [CLOCK]},
+    ):
+        server.ok(CHAT, ask("x", **fields))
+        assert spec(server) is None
+
+
+def test_native_constraints(server: Live) -> None:
+    for field, value in (
+        ("json_schema", json.dumps(SCHEMA)),
+        ("regex", "a"),
+        ("ebnf", "a"),
+        ("structural_tag", "{}"),
+    ):
+        server.ok("/generate", {"text": "[say:x]", "sampling_params": {field: value}})
+        assert spec(server) == GrammarSpec(field, value)
+    error = server.refused("/generate", {"text": "x", "sampling_params": {"json_schema": SCHEMA}})
+    assert error["param"] == "json_schema"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "words"),
+    [
+        ({"response_format": {"type": "json_schema"}}, "response_format", "json_schema.schema"),
+        ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format", "json_schema.schema"),
+        ({"response_format": {"type": "structural_tag"}}, "response_format", "triggers"),
+        ({"response_format": {"type": "xml"}}, "response_format", "xml"),
+        ({"regex": "a", "ebnf": "b"}, "ebnf", "regex and ebnf exclude"),
+        ({"guided_json": SCHEMA, "response_format": {"type": "json_object"}}, "guided_json", "exclude"),
+        ({"json_schema": "{"}, "json_schema", "not valid JSON"),
+        ({"guided_choice": []}, "guided_choice", "length >= 1"),
+        ({"guided_choice": [1]}, "guided_choice", "str"),
+        ({"guided_whitespace_pattern": " "}, "guided_whitespace_pattern", "any-whitespace"),
+        ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs.choice", "exclude"),
+        ({"tool_choice": "required"}, "tool_choice", "needs tools"),
+        ({"tool_choice": "required", "tools": [CLOCK], "regex": "a"}, "tool_choice", "regex exclude"),
+        (
+            {"tool_choice": {"type": "function", "function": {"name": "f"}}, "tools": [CLOCK]},
+            "tool_choice",
+            "has clock",
+        ),
+        ({"tool_choice": {"type": "function"}, "tools": [CLOCK]}, "tool_choice", "name"),
+        ({"tool_choice": {"type": "custom"}, "tools": [CLOCK]}, "tool_choice", "must be"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools", "tools[0].function.name"),
+        ({"tools": [{"type": "function", "function": {"name": "a", "parameters": 3}}]}, "tools", "parameters"),
+        ({"thinking_budget": 5}, "thinking_budget", "--reasoning-parser"),
+    ],
+)
+def test_refusals(server: Live, fields: dict, param: str, words: str) -> None:
+    error = server.refused(CHAT, ask("x", **fields))
+    assert (error["param"], words in error["message"]) == (param, True), error
+
+
+def test_a_bad_tool_schema_names_the_place(server: Live, qwen: Live) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"type": "whole"}}}}}
+    for where, choice in ((server, "required"), (qwen, "auto")):
+        error = where.refused(CHAT, ask("x", tools=[tool], tool_choice=choice))
+        assert error["param"] == "tools"
+        assert "'f'" in error["message"]
+        assert "/properties/a" in error["message"]
+
+
+# ---- tools ----
+
+
+def test_forced_calls_without_a_syntax(server: Live) -> None:
+    named = {"type": "function", "function": {"name": "get_weather"}}
+    body = ask("x", tools=[WEATHER, CLOCK])
+    server.ok(CHAT, {**body, "tool_choice": named})
+    schema = json.loads(spec(server).text)
+    assert schema["maxItems"] == 1
+    assert schema["items"]["properties"]["name"] == {"const": "get_weather"}
+    assert schema["$defs"]["tool0"] == WEATHER["function"]["parameters"] | {"$id": "tool:0"}
+    server.ok(CHAT, {**body, "tool_choice": "required"})
+    schema = json.loads(spec(server).text)
+    assert len(schema["items"]["anyOf"]) == 2
+    assert "maxItems" not in schema
+    server.ok(CHAT, {**body, "tool_choice": "required", "parallel_tool_calls": False})
+    assert json.loads(spec(server).text)["maxItems"] == 1
+
+
+def test_forced_calls_are_read(qwen: Live) -> None:
+    body = ask(
+        CALLS, tools=[WEATHER, CLOCK], tool_choice="required", chat_template_kwargs={"enable_thinking": False}
+    )
+    message, reason = both(qwen, body)
+    assert reason == "tool_calls"
+    assert message["content"] == ""
+    assert [call["index"] for call in message["tool_calls"]] == [0, 1]
+    assert all(re.fullmatch(r"call_[0-9a-f]{24}", call["id"]) for call in message["tool_calls"])
+    first, second = (call["function"] for call in message["tool_calls"])
+    assert first == {"name": "get_weather", "arguments": '{"city": "Rome", "days": 2}'}
+    assert second == {"name": "clock", "arguments": "{}"}
+    assert tag(qwen)["type"] == "tags_with_separator"
+    assert spec(qwen).thinking_end == ()
+
+
+def test_a_call_cut_by_the_limit_says_so(qwen: Live) -> None:
+    body = ask(CALLS, tools=[WEATHER], tool_choice="required", max_tokens=65, enable_thinking=False)
+    message, reason = both(qwen, body)
+    assert reason == "length"
+    assert message["tool_calls"][0]["function"]["arguments"] == CALLS[CALLS.index('{"city') : 65]
+
+
+def test_free_calls(qwen: Live) -> None:
+    message, reason = both(qwen, ask("Let me see.\n" + CALLS, tools=[WEATHER, CLOCK]))
+    assert (message["content"], reason) == ("Let me see.", "tool_calls")
+    assert len(message["tool_calls"]) == 2
+    found = tag(qwen)
+    assert found["type"] == "triggered_tags"
+    assert found["triggers"] == ["<tool_call>"]
+    assert found["tags"][0]["content"]["json_schema"] == WEATHER["function"]["parameters"]
+    message, reason = both(qwen, ask("Just text", tools=[WEATHER]))
+    assert (message["content"], reason, "tool_calls" in message) == ("Just text", "stop", False)
+
+
+def test_no_calls_when_none_are_wanted(qwen: Live) -> None:
+    message, reason = both(qwen, ask(CALLS, tools=[WEATHER], tool_choice="none"))
+    assert (message["content"], reason) == (CALLS, "stop")
+    assert spec(qwen) is None
+
+
+def test_allowed_tools(qwen: Live) -> None:
+    names = [{"type": "function", "function": {"name": "clock"}}]
+    for choice in (
+        {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": names}},
+        {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "clock"}]},
+    ):
+        qwen.ok(CHAT, ask("x", tools=[WEATHER, CLOCK], tool_choice=choice))
+        assert [one["begin"] for one in tag(qwen)["tags"]] == ['<tool_call>\n{"name": "clock", "arguments": ']
+
+
+def test_calls_or_a_structured_answer(qwen: Live) -> None:
+    format = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
+    qwen.ok(CHAT, ask("x", tools=[WEATHER], response_format=format))
+    calls, answer = tag(qwen)["elements"]
+    assert calls["at_least_one"] is True
+    assert answer == {"type": "json_schema", "json_schema": SCHEMA}
+
+
+def strict_of(tool: dict[str, Any]) -> dict[str, Any]:
+    return {**tool, "function": {**tool["function"], "strict": True}}
+
+
+def test_a_stop_string_may_cut_a_call(qwen: Live) -> None:
+    body = ask(CALLS, tools=[WEATHER], tool_choice="required", stop=["Ro"], enable_thinking=False)
+    message, reason = both(qwen, body)
+    assert reason == "stop"
+    assert message["tool_calls"][0]["function"]["arguments"] == '{"city": "'
+
+
+def test_schemas_that_no_grammar_states() -> None:
+    unique = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": unique}}
+    strict = strict_of(tool)
+    with live(tool_call_parser="qwen") as server:
+        server.ok(CHAT, ask("x", tools=[tool]))
+        assert "uniqueItems" not in spec(server).text
+        error = server.refused(CHAT, ask("x", tools=[strict]))
+        assert "uniqueItems" in error["message"]
+        server.ok(CHAT, ask("x", tools=[strict], tool_choice="required"))
+        assert spec(server).kind == "json_schema"
+        assert "uniqueItems" in spec(server).text
+    with live(tool_call_parser="qwen3_coder") as server:
+        pattern = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^a+$"}}}
+        tool = {"type": "function", "function": {"name": "f", "parameters": pattern}}
+        server.ok(CHAT, ask("x", tools=[tool]))
+        assert tag(server)["tags"][0]["begin"] == "<tool_call>\n<function=f>\n"  # the pattern is left out
+        assert "own call syntax" in server.refused(CHAT, ask("x", tools=[strict_of(tool)]))["message"]
+        either = {"type": "function", "function": {"name": "f", "parameters": {"anyOf": [pattern, unique]}}}
+        server.ok(CHAT, ask("x", tools=[either]))
+        assert spec(server) is None
+        server.ok(CHAT, ask("x", tools=[tool], tool_choice="required"))
+        assert spec(server).kind == "json_schema"
+
+
+def test_many_answers_have_calls_of_their_own(qwen: Live) -> None:
+    answer = qwen.ok(CHAT, ask(CALLS, tools=[WEATHER, CLOCK], n=3))
+    ids = {call["id"] for choice in answer["choices"] for call in choice["message"]["tool_calls"]}
+    assert len(ids) == 6
+
+
+def test_log_probabilities_of_calls_are_all_there(qwen: Live) -> None:
+    body = ask(CALLS, tools=[WEATHER, CLOCK], logprobs=True)
+    whole = qwen.ok(CHAT, body)["choices"][0]["logprobs"]["content"]
+    chunks = qwen.events(CHAT, body)
+    parts = [c["choices"][0]["logprobs"] for c in chunks if c["choices"][0]["logprobs"]]
+    assert [entry for part in parts for entry in part["content"]] == whole
+
+
+def test_a_server_without_constraints_still_reads() -> None:
+    with live(tool_call_parser="qwen", grammar_backend="none") as server:
+        message, reason = both(server, ask(CALLS, tools=[WEATHER, CLOCK]))
+        assert (len(message["tool_calls"]), reason) == (2, "tool_calls")
+        assert spec(server) is None
+        text = '<tool_call>{"name": "nobody"}</tool_call>'
+        message, reason = both(server, ask(text, tools=[WEATHER]))
+        assert (message["content"], reason) == (text, "stop")
+
+
+# ---- thoughts ----
+
+END = (VOCAB + 1,)
+THOUGHT = "<think>\nOne, two.\n</think>\n\nThree."
+
+
+def test_thoughts_are_told_apart(qwen: Live) -> None:
+    message, _ = both(qwen, ask(THOUGHT))
+    assert (message["reasoning_content"], message["content"]) == ("One, two.", "Three.")
+    usage = qwen.ok(CHAT, ask(THOUGHT))["usage"]
+    assert usage["reasoning_tokens"] == 2 + len("\nOne, two.\n")
+    chunks = qwen.events(CHAT, ask(THOUGHT, stream_options={"include_usage": True}))
+    assert chunks[-1]["usage"]["reasoning_tokens"] == usage["reasoning_tokens"]
+    message, _ = both(qwen, ask(THOUGHT, separate_reasoning=False))
+    assert (message["reasoning_content"], message["content"]) == (None, THOUGHT)
+    message, _ = both(qwen, ask("Plain."))
+    assert (message["reasoning_content"], message["content"]) == (None, "Plain.")
+    assert qwen.ok(CHAT, ask("Plain."))["usage"]["reasoning_tokens"] == 0
+
+
+def test_thoughts_in_one_piece(qwen: Live) -> None:
+    chunks = qwen.events(CHAT, ask(THOUGHT, stream_reasoning=False))
+    thoughts = [
+        c["choices"][0]["delta"]["reasoning_content"]
+        for c in chunks
+        if "reasoning_content" in c["choices"][0]["delta"]
+    ]
+    assert thoughts == ["One, two."]
+
+
+def test_a_constraint_begins_behind_the_thoughts(qwen: Live) -> None:
+    body = ask(THOUGHT, regex="Three\\.")
+    message, _ = both(qwen, body)
+    assert message["content"] == "Three."
+    assert spec(qwen).thinking_end == END
+    assert spec(qwen).thinking_budget is None
+    assert spec(qwen).thinking_start == VOCAB  # it may do without
+    message, _ = both(qwen, ask("Three.", regex="Three\\."))
+    assert (message["reasoning_content"], message["content"]) == (None, "Three.")
+    for off in (
+        {"enable_thinking": False},
+        {"chat_template_kwargs": {"enable_thinking": False}},
+        {"reasoning_effort": "none"},
+        {"reasoning": {"enabled": False}},
+        {"thinking": {"type": "disabled"}},
+        {"thinking": False},
+    ):
+        qwen.ok(CHAT, {**body, **off})
+        assert spec(qwen).thinking_end == (), off
+    # what the prompt shows comes first
+    messages = [{"role": "user", "content": "[say:x]"}, {"role": "assistant", "content": "Thr"}]
+    qwen.ok(CHAT, {"messages": messages, "continue_final_message": True, "regex": "ee"})
+    assert spec(qwen).thinking_end == ()
+
+
+def test_a_budget_of_thoughts(qwen: Live) -> None:
+    for fields in (
+        {"thinking_budget": 7},
+        {"max_thinking_tokens": 7},
+        {"thinking": {"type": "enabled", "budget_tokens": 7}},
+        {"chat_template_kwargs": {"thinking_budget": 7}},
+    ):
+        qwen.ok(CHAT, ask(THOUGHT, **fields))
+        found = spec(qwen)
+        assert (found.kind, found.thinking_budget, found.thinking_end) == ("any", 7, END)
+    qwen.ok(CHAT, ask(THOUGHT, thinking_budget=7, regex="a"))
+    assert (spec(qwen).kind, spec(qwen).thinking_budget) == ("regex", 7)
+    qwen.ok(CHAT, ask("x", thinking_budget=7, enable_thinking=False))
+    assert spec(qwen) is None
+
+
+def test_thoughts_then_calls(qwen: Live) -> None:
+    body = ask("<think>Hm <tool_call></think>" + CALLS, tools=[WEATHER, CLOCK], tool_choice="required")
+    message, reason = both(qwen, body)
+    assert (message["reasoning_content"], message["content"], reason) == ("Hm <tool_call>", "", "tool_calls")
+    assert len(message["tool_calls"]) == 2
+    assert spec(qwen).thinking_end == END
+
+
+def test_harmony() -> None:
+    text = (
+        "<|channel|>analysis<|message|>Easy.<|end|><|start|>assistant<|channel|>commentary to=functions.clock "
+        "<|constrain|>json<|message|>{}"
+    )
+    with live(tool_call_parser="gpt-oss", reasoning_parser="gpt-oss") as server:
+        message, reason = both(server, ask(text, tools=[CLOCK], tool_choice="required"))
+        assert (message["reasoning_content"], message["content"], reason) == ("Easy.", "", "tool_calls")
+        assert message["tool_calls"][0]["function"] == {"name": "clock", "arguments": "{}"}
+        assert spec(server).thinking_end == ()
+        final = "<|channel|>analysis<|message|>So.<|end|><|start|>assistant<|channel|>final<|message|>Yes."
+        message, _ = both(server, ask(final, regex="Yes\\."))
+        assert (message["reasoning_content"], message["content"]) == ("So.", "Yes.")
+        assert spec(server).thinking_end == tuple(b"<|channel|>final<|message|>")
+
+
+# ---- the parsers' own endpoints and options ----
+
+
+def test_parse_endpoints(server: Live, qwen: Live) -> None:
+    body = {"text": "Hm. " + CALLS, "tools": [WEATHER, CLOCK], "tool_call_parser": "qwen25"}
+    for where, given in ((server, body), (qwen, {**body, "tool_call_parser": None})):
+        answer = where.ok("/parse_function_call", given)
+        assert answer["normal_text"] == "Hm."
+        assert answer["calls"][0] == {
+            "tool_index": 0,
+            "name": "get_weather",
+            "parameters": '{"city": "Rome", "days": 2}',
+        }
+    assert "known are" in server.refused("/parse_function_call", {**body, "tool_call_parser": "x"})["message"]
+    assert "name one" in server.refused("/parse_function_call", {"text": "x"})["message"]
+    answer = server.ok("/separate_reasoning", {"text": "One</think>Two", "reasoning_parser": "deepseek-r1"})
+    assert answer == {"reasoning_text": "One", "text": "Two"}
+    assert "known are" in server.refused("/separate_reasoning", {"text": "x", "reasoning_parser": "x"})["message"]
+    assert "name one" in server.refused("/separate_reasoning", {"text": "x"})["message"]
+
+
+def test_what_is_served_is_told(server: Live, qwen: Live) -> None:
+    info = qwen.http.get("/model_info").json()
+    assert (info["reasoning_parser"], info["tool_call_parser"]) == ("qwen3", "qwen")
+    info = server.http.get("/model_info").json()
+    assert (info["reasoning_parser"], info["tool_call_parser"]) == (None, None)
+
+
+@pytest.mark.parametrize("flag", ["tool_call_parser", "reasoning_parser"])
+def test_unknown_parsers_end_the_start(flag: str) -> None:
+    with pytest.raises(ConfigError, match=f"--{flag.replace('_', '-')} 'x'.* known are: auto, none, "):
+        make_hub(**{flag: "x"})[2].resolve()
