@@ -54,7 +54,7 @@ def dependent(s):
 
 def context_of(tokens: int) -> str:
     """Prose of about so many tokens that does not repeat."""
-    count = max(1, tokens // 19)
+    count = max(1, tokens // 21)
     lines = [f"In the year {1500 + i} the village of Number {i} had {7 * i + 3} sheep." for i in range(count)]
     return " ".join(lines)
 

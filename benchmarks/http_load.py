@@ -92,7 +92,7 @@ class Reader(asyncio.Protocol):
         out = self.outcome
         out.ended = time.perf_counter()
         if not self.head.startswith(b"HTTP/1.1 200"):
-            out.error = self.head[-300:].decode(errors="replace") or "no answer"
+            out.error = (self.rest or self.head)[-300:].decode(errors="replace") or "no answer"
         elif not self.complete:
             out.error = f"the stream broke off: {error or 'closed'}"
         else:

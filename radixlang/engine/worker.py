@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+
 from radixlang.channel import ZmqReceiver, ZmqSender
 from radixlang.messages import Progress, Ready, ToEngine
 from radixlang.process import Start, rank_name, run_stage
 
+SWITCH_INTERVAL = 1e-4
+"""seconds after which a thread of Python's must give way. The loop lets go of the interpreter several times in a
+step and, beside a thread that compiles a constraint, would wait 5 ms to get it back each time"""
+
 
 def engine(start: Start, sender: ZmqSender) -> None:
+    sys.setswitchinterval(SWITCH_INTERVAL)
     receiver = ZmqReceiver(start.inbox, ToEngine)
     # Import here: a fault of an import is then reported to the ring like any other.
     from radixlang.engine.build import build_engine

@@ -19,6 +19,8 @@ from radixlang.grammar.grammar import GrammarState, Mask
 if TYPE_CHECKING:
     from radixlang.grammar.vocabulary import Vocabulary
 
+MOST = 256
+"""tokens that are looked at together: the rest of a longer stretch comes when it is its turn"""
 CONTEXT = 12
 """tokens before the forced ones that the tokenizer gets to see"""
 MAX_KNOWN = 4096
@@ -77,7 +79,7 @@ class CanonicalState:
 
     def forced(self) -> list[int]:
         if self._forced is None:
-            tokens = self._inner.forced()
+            tokens = self._inner.forced()[:MOST]
             self._forced = self._find(tokens) if tokens else []
         return self._forced
 

@@ -14,9 +14,12 @@ class GrammarLimits:
     max_grammar_size: int = 500_000
     """symbols of one context-free grammar"""
     lexer_states: int = 50_000
-    compile_fuel: int = 5_000_000
-    """steps of the construction of a context-free grammar's lexer, about 50,000 a millisecond"""
+    compile_fuel: int = 500_000
+    """steps of the construction of a context-free grammar's lexer, 500 to 50,000 a millisecond; nested counted
+    repeats are the slow ones, and hold 150 bytes a step"""
     step_fuel: int = 500_000
     """the same for one mask, about 14,000 a millisecond"""
+    max_rules: int = 1_000
+    """rules of one GBNF grammar, whose translation takes a microsecond for each pair of rules"""
     step_items: int = 100_000
     """parser items of one mask, about 20,000 a millisecond"""

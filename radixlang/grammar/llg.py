@@ -16,6 +16,7 @@ from llguidance.gbnf_to_lark import any_to_lark
 from radixlang.grammar.errors import GrammarError, GrammarFailure
 from radixlang.grammar.grammar import Grammar, Mask
 from radixlang.grammar.limits import GrammarLimits
+from radixlang.grammar.rust_regex import as_rust
 from radixlang.grammar.spec import read_choices, read_json
 from radixlang.grammar.structural_tag import literal_pieces, to_lark
 from radixlang.messages import GrammarSpec
@@ -32,6 +33,7 @@ class LlguidanceEngine:
 
     def __init__(self, vocabulary: Vocabulary, limits: GrammarLimits) -> None:
         self.vocabulary = vocabulary
+        self.max_rules = limits.max_rules
         self.limits = LLParserLimits(
             initial_lexer_fuel=limits.compile_fuel,
             step_lexer_fuel=limits.step_fuel,
@@ -59,7 +61,9 @@ class LlguidanceEngine:
             text = to_lark(read_json(spec.text, spec.kind), self.vocabulary, spec.any_whitespace)
             return self.lark(text, spec.kind)
         if spec.kind == "regex":
-            return self._grammar(LLMatcher.grammar_from_regex(spec.text), spec.kind)
+            return self._grammar(LLMatcher.grammar_from_regex(as_rust(spec.text)), spec.kind)
+        if spec.text.count("::=") > self.max_rules:
+            raise GrammarError(f"ebnf has more than {self.max_rules:,} rules", param="ebnf")
         return self.lark(_lark_of(spec), spec.kind)
 
     def schema(self, spec: GrammarSpec) -> Grammar:
@@ -99,7 +103,12 @@ class LlguidanceEngine:
         if warnings:
             raise GrammarError(f"{kind} cannot be held exactly: {_one_line(warnings[0])}", param=kind)
         grammar = LlguidanceGrammar(matcher, self.vocabulary, len(text))
-        grammar.start().fill(self.vocabulary.eos_mask.copy())  # a grammar that cannot begin is no grammar
+        try:  # a grammar that cannot begin is no grammar
+            state = grammar.start()
+            state.forced()
+            state.fill(self.vocabulary.eos_mask.copy())
+        except GrammarFailure as error:
+            raise GrammarError(f"{kind} cannot be used: {error}", param=kind) from None
         return grammar
 
 
@@ -197,7 +206,9 @@ class LlguidanceState:
     def forced(self) -> list[int]:
         if self._ended or self._matcher.is_stopped():
             return []
-        return self._matcher.compute_ff_tokens()
+        tokens = self._matcher.compute_ff_tokens()
+        self._check()
+        return tokens
 
     @property
     def can_end(self) -> bool:

@@ -150,6 +150,10 @@ class GrammarManager:
                 "This server runs with --grammar-backend none and takes no constraints", param=spec.kind
             )
         try:
+            if not self.vocabulary.eos_ids:
+                raise GrammarError(
+                    "Constraints need an end token: name it as eos_token_id in the model's config", param=spec.kind
+                )
             if spec.kind == "any":
                 return AnyGrammar(self.vocabulary)
             return CanonicalGrammar(self._engine_for(spec).compile(spec), self.vocabulary)

@@ -66,6 +66,7 @@ class Tokens(Protocol):
     def eos_ids(self) -> tuple[int, ...]: ...
     @property
     def words(self) -> int: ...
+    def beginning_with(self, data: bytes) -> np.ndarray: ...
 
 
 class _Frame(NamedTuple):
@@ -94,6 +95,10 @@ class _WrongValueError(Exception):
 
     def __init__(self, start: int) -> None:
         self.start = start
+
+
+class _TooLargeError(Exception):
+    """No double holds the number that the text ends with; fewer digits would do."""
 
 
 class _Step(NamedTuple):
@@ -179,7 +184,17 @@ class ResidualState:
             self._failures[wrong.start] = self._failures.get(wrong.start, 0) + 1
             self._vetoed_value = wrong.start
             return False
+        except _TooLargeError:
+            self._veto(token)
+            self._veto_digits()
+            return False
         if not self._inner.accept(token):
+            return False
+        if place.mode == "n" and place.frame is None and self._ends_wrong(place, data):
+            self._inner.rollback(1)
+            self._veto(token)
+            self._failures[place.start] = self._failures.get(place.start, 0) + 1
+            self._vetoed_value = place.start
             return False
         self._steps.append(_Step(token, self._place, len(self._text), self._free))
         self._text += data
@@ -222,6 +237,17 @@ class ResidualState:
         """Leave the token out of the masks at this place."""
         self._vetoed.setdefault(len(self._steps), set()).add(token)
 
+    def _veto_digits(self) -> None:
+        """A digit made the number too large: so would others, which need not be drawn one by one."""
+        for digit in b"0123456789":
+            for token in self._grammar.vocabulary.beginning_with(bytes([digit])).tolist():
+                try:
+                    self._scan(self._place, self._grammar.vocabulary.tokens[token])
+                except _TooLargeError:
+                    self._veto(token)
+                except _WrongValueError:
+                    pass
+
     def _others(self) -> bool:
         """Whether the mask has a token left."""
         row = np.zeros(self._grammar.vocabulary.words, dtype=np.uint32)
@@ -251,7 +277,7 @@ class ResidualState:
                 place = self._scan(place, data)
                 self._text += data
                 out.append(token)
-        except _WrongValueError:
+        except (_WrongValueError, _TooLargeError):
             pass
         finally:
             del self._text[length:]
@@ -282,6 +308,20 @@ class ResidualState:
         return new
 
     # ---- reading the text
+
+    def _ends_wrong(self, place: _Place, data: bytes) -> bool:
+        """Whether `data` completes a wrong number, which is the whole text and cannot go on."""
+        if not self._inner.can_end:
+            return False
+        try:
+            self._close(None, place.start, bytes(self._text[place.start :]) + data)
+        except _WrongValueError:
+            row = np.zeros(self._grammar.vocabulary.words, dtype=np.int32)
+            self._inner.fill(row)
+            for token in self._grammar.vocabulary.eos_ids:
+                row.view(np.uint32)[token >> 5] &= np.uint32(0xFFFFFFFF ^ (1 << (token & 31)))
+            return not row.any()
+        return False
 
     def _may_end(self) -> bool:
         """Whether the root value, if a number or word that ends with the text, is right."""
@@ -317,7 +357,7 @@ class ResidualState:
                 if byte not in _ENDS_SCALAR:
                     continue
                 piece = bytes(text[start:]) + data[max(start - base, 0) : at - base]
-                _check_finite(piece, start)
+                _check_finite(piece)
                 frame, mode = self._close(frame, start, piece), "a"
             if byte in _SPACE:
                 continue
@@ -340,7 +380,7 @@ class ResidualState:
             else:
                 mode, start = "n", at
         if mode == "n":
-            _check_finite(bytes(text[start:]) + data[max(start - base, 0) :], start)
+            _check_finite(bytes(text[start:]) + data[max(start - base, 0) :])
         return _Place(frame, mode, start, escaped)
 
     def _nodes(self, frame: _Frame | None) -> tuple:
@@ -376,8 +416,8 @@ class ResidualState:
         return frame
 
 
-def _check_finite(piece: bytes, start: int) -> None:
+def _check_finite(piece: bytes) -> None:
     """Refuse a number, or the beginning of one, that no double holds; more digits would not make it smaller."""
     if (len(piece) > 300 or b"e" in piece or b"E" in piece) and piece[-1:].isdigit():
         if not math.isfinite(float(piece)):
-            raise _WrongValueError(start)
+            raise _TooLargeError

@@ -174,7 +174,7 @@ class SglFunction:
             try:
                 value = self.func(own, *args, **{**self.bind_arguments, **kwargs})
             except BaseException as cause:
-                program.function_returned(_failure(cause))
+                program.function_returned(_failure(cause, self.func))
                 outcome.set_exception(cause)
                 return
             if (target := outer()) is not None:
@@ -203,7 +203,7 @@ class SglFunction:
             program.cancel("The program was cancelled")
             raise
         except BaseException as cause:
-            program.function_returned(_failure(cause))
+            program.function_returned(_failure(cause, self.func))
             if not program.stream:
                 raise
         else:
@@ -298,7 +298,7 @@ class SglFunction:
                 call = self.func(state, **{**self.bind_arguments, **item})
                 state.ret_value = loop.call(call) if inspect.iscoroutine(call) else call
             except Exception as cause:
-                error = _failure(cause)
+                error = _failure(cause, self.func)
             finally:
                 current_branch.reset(token)
             program.function_returned(error)
@@ -359,9 +359,7 @@ class SglFunction:
 
     def _check_traceable(self) -> None:
         if inspect.iscoroutinefunction(self.func):
-            raise ConfigError(
-                f"Program {self.__name__} is a coroutine, and only functions can be traced."
-            )
+            raise ConfigError(f"Program {self.__name__} is a coroutine, and only functions can be traced.")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """`run`; inside a trace, the program becomes a part of the graph."""
@@ -382,11 +380,10 @@ def _has_backend(backend: Any) -> bool:
     return backend is not None or global_config.default_backend is not None
 
 
-def _failure(cause: BaseException) -> ProgramError:
-    """The error of a function: where in the user's code it was raised."""
+def _failure(cause: BaseException, func: Callable[..., Any]) -> ProgramError:
+    """The error of a function: the line of its file that raised it, or called what did."""
     if isinstance(cause, ProgramError):
         return cause
-    frames = traceback.extract_tb(cause.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(os.path.dirname(__file__))]
-    where = f"{own[-1].filename}:{own[-1].lineno}" if own else ""
-    return error_of(cause, where)
+    file = func.__code__.co_filename
+    lines = [frame.lineno for frame in traceback.extract_tb(cause.__traceback__) if frame.filename == file]
+    return error_of(cause, f"{file}:{lines[-1]}" if lines else file)

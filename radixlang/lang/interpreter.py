@@ -207,7 +207,7 @@ class Branch(Watched):
 
     async def _run(self) -> None:
         try:
-            while self._queue:
+            while self._queue and self.error is None:
                 await self._step(self._queue.popleft())
                 self.done += 1
                 if not self._queue:
@@ -241,12 +241,6 @@ class Branch(Watched):
                 for value in part.values:
                     value.fail(error)
         self._queue_fails(error)
-        for value in list(self.names.values()):
-            if not value.done and value in self._scope_values():
-                value.fail(error)
-
-    def _scope_values(self) -> list[Value]:
-        return [self.names[name] for name in self._scopes if name in self.names]
 
     async def _execute(self, statement: Statement) -> None:
         match statement.expr:

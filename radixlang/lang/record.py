@@ -1,11 +1,12 @@
 """What happened while a program ran: one span per call, fork and branch, in the order in which they began.
 
-`radixlang.show` draws it. Written by the interpreter on its loop's thread, read from anywhere.
+`radixlang.show` draws it. Written by the interpreter, read from anywhere.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -72,6 +73,7 @@ class Record:
         self.began = time.time()
         self.spans: list[Span] = []
         self._zero = time.perf_counter()
+        self._lock = threading.Lock()
         #: what must live as long as the record is kept; None: nothing
         self.held: list[Any] | None = [] if _keepers else None
         for kept in list(_keepers):
@@ -88,8 +90,9 @@ class Record:
 
     def begin(self, kind: Kind, parent: int | None = None, **values: Any) -> Span:
         """Open a span."""
-        span = Span(len(self.spans), kind, parent, started=self.now(), **values)
-        self.spans.append(span)
+        with self._lock:  # branches begin on the program's thread, calls on the loop's
+            span = Span(len(self.spans), kind, parent, started=self.now(), **values)
+            self.spans.append(span)
         return span
 
     def first(self, span: Span) -> None:

@@ -27,6 +27,9 @@ class Vocabulary:
     eos_ids = (EOS,)
     words = (len(tokens) + 31) // 32
 
+    def beginning_with(self, data: bytes) -> np.ndarray:
+        return np.array([i for i, token in enumerate(self.tokens) if token.startswith(data)])
+
 
 class _Tokenizer:
     eos_token_id, bos_token_id = EOS, None
@@ -239,3 +242,16 @@ def test_numbers_stay_within_a_double() -> None:
     for text, count in cases:
         state = ResidualGrammar(LibraryGrammar({}), None, Vocabulary()).start()
         assert feed(state, text) == count, text
+
+
+def test_a_number_too_large_never_takes_back_what_a_client_has() -> None:
+    state = ResidualGrammar(LibraryGrammar({}), None, Vocabulary()).start()
+    assert feed(state, "[1e999") == 5
+    assert not state.revises
+    assert state.backtrack() == 0
+    assert not allowed(state) & {*b"0123456789", Vocabulary.tokens.index(b"22")}, "other digits need no draw each"
+    for digit in b"9876543210":
+        assert not state.accept(digit)
+        assert state.backtrack() == 0
+    assert feed(state, "]") == 1
+    assert state.can_end

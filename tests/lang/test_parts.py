@@ -6,6 +6,7 @@ import pytest
 
 import radixlang as sgl
 from radixlang.errors import ConfigError
+from radixlang.lang.backends.native import template_of_facts
 from radixlang.lang.chat_templates import TEMPLATES, get_chat_template, template_for
 from radixlang.lang.media import image_url
 from radixlang.lang.reasoning import split_reasoning
@@ -151,6 +152,33 @@ def test_turns_of_branches_are_appended():
     state = program.run(backend=FakeBackend())
     assert [message["content"] for message in state.messages()] == ["a", "b0", "b1", "c"]
     assert state.text().endswith("b1<|im_end|>\n<|im_start|>user\nc<|im_end|>\n")
+
+
+@pytest.mark.parametrize(
+    ("model", "named"),
+    [("smollm2_path", None), ("qwen_path", None), ("gemma3_path", "gemma-it"), ("qwen_path", "llama-2")],
+)
+def test_turns_are_what_the_model_s_template_makes(model, named, request):
+    from radixlang.text.tokenizer import load_tokenizer
+
+    tokenizer = load_tokenizer(request.getfixturevalue(model), chat_template=named)
+    facts = {**tokenizer.template_facts(), "options": {}}
+    transcript = Transcript(template_of_facts({"chat_template": facts}, "unknown"))
+    said = []
+
+    def begun() -> str:
+        """What the server would build up to here."""
+        return tokenizer.apply_chat_template(said, add_generation_prompt=True).removeprefix(facts["bos"])
+
+    for role, text in (("system", "S"), ("user", "U"), ("assistant", "A"), ("user", "V")):
+        transcript.begin(role)
+        if role == "assistant":
+            assert transcript.text == begun()
+        transcript.say(text)
+        transcript.end(role)
+        said.append({"role": role, "content": text})
+    transcript.begin("assistant")
+    assert transcript.text == begun()
 
 
 def prefix_of(func, names, **known):

@@ -16,10 +16,14 @@ from radixlang.grammar.errors import GrammarError
 from radixlang.grammar.schema import pattern
 from radixlang.grammar.schema.compile import Compiler
 from radixlang.grammar.schema.document import Node
-from radixlang.grammar.schema.numbers import common_multiple, rounded, spellings
+from radixlang.grammar.schema.numbers import common_multiple, holds_multiple, rounded, spellings
 from radixlang.grammar.schema.terms import Arr, Note, Notes, Num, Obj, Plain, Shape, State, Str, join, least
 
 MAX_COMBINATIONS = 64  # ways to choose which optional properties are there
+MAX_PATTERNS = 8  # of one string; the library's test whether they exclude one another doubles with each
+MAX_OPTIONAL_PAIRS = (
+    8_000_000  # of optional properties of an object, over all objects: 100 ns of the library's each
+)
 MAX_POSITIONS = 8  # places where a `contains` item may be
 MAX_INLINE = 24  # nesting written in place; deeper states become definitions
 # Half surrogate pairs have no UTF-8; control characters would need \\u escapes, which we do not generate.
@@ -56,6 +60,7 @@ class Emitter:
         self._counts: dict[frozenset, int] = {}
         self._definitions: dict[str, Any] = {}
         self._queue: list[State] = []
+        self._optional_pairs = 0
         self.notes: dict[Note, None] = {}
 
     def write(self, state: State) -> Any:
@@ -200,6 +205,7 @@ class Emitter:
             else:
                 steps = [multiple] if term.integer else spellings(multiple)
                 schemas = [{**schemas[0], "multipleOf": step} for step in steps]
+        spans = [span for span in spans if holds_multiple(span, term.multiples)]
         if not term.integer:
             spans = [each for span in spans for each in rounded(span)]
         return [f for span in spans for schema in schemas for f in self._span(dict(schema), span, term, notes)]
@@ -258,7 +264,9 @@ class Emitter:
         if term.high is not None:
             schema["maxLength"] = term.high
         sources = []
-        for one in term.terms:
+        if len(term.terms) > MAX_PATTERNS:
+            notes = join(notes, self._lost(term.origins, "pattern", "format"))
+        for one in term.terms[:MAX_PATTERNS]:
             try:
                 sources.append(pattern.Language((one,)).source())
             except pattern.UnsupportedPatternError:
@@ -399,6 +407,10 @@ class Emitter:
         low: int, high: int | None, notes: Notes,
     ) -> Fragment:  # fmt: skip
         schema: dict[str, Any] = {"type": "object"}
+        self._optional_pairs += (len(states) - len(required)) ** 2
+        if self._optional_pairs > MAX_OPTIONAL_PAIRS:
+            most = math.isqrt(MAX_OPTIONAL_PAIRS)
+            raise GrammarError(f"an object has more than {most:,} optional properties, or many have hundreds.", "")
         if states:
             schema["properties"] = {name: Child(state) for name, state in states.items()}
         if patterns:

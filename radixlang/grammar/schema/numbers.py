@@ -48,8 +48,20 @@ def decimals(value: float) -> int:
     return -exponent if isinstance(exponent, int) and -MAX_DECIMALS <= exponent < 0 else 0
 
 
-def common_multiple(values: tuple[float, ...]) -> float | None:
-    """The least common multiple, None where the library would take too long or loses digits."""
+def holds_multiple(span: tuple, multiples: tuple[float, ...]) -> bool:
+    """Whether a number between the bounds is a multiple of all of them."""
+    low, low_open, high, high_open = span
+    if not multiples or low is None or high is None:
+        return True
+    step, first, last = _least(multiples), Fraction(Decimal(repr(low))), Fraction(Decimal(repr(high)))
+    found = math.ceil(first / step) * step
+    if low_open and found == first:
+        found += step
+    return found < last or (found == last and not high_open)
+
+
+def _least(values: tuple[float, ...]) -> Fraction:
+    """The least common multiple."""
     exact = [Fraction(Decimal(repr(value))) for value in values]
     common = exact[0]
     for value in exact[1:]:
@@ -57,6 +69,12 @@ def common_multiple(values: tuple[float, ...]) -> float | None:
             math.lcm(common.numerator * value.denominator, value.numerator * common.denominator),
             common.denominator * value.denominator,
         )
+    return common
+
+
+def common_multiple(values: tuple[float, ...]) -> float | None:
+    """The least common multiple, None where the library would take too long or loses digits."""
+    common = _least(values)
     text = Decimal(common.numerator) / Decimal(common.denominator)
     _, digits, exponent = text.normalize().as_tuple()
     number = int("".join(map(str, digits)))

@@ -12,6 +12,7 @@ import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 from radixlang.errors import BackendError, RadixLangError
 from radixlang.lang import loop
@@ -25,6 +26,7 @@ T = TypeVar("T")
 
 #: seconds for a connection, and for an answer that needs no model
 PATIENCE = 10.0
+_HERE = ("127.0.0.1", "localhost", "::1")
 
 
 class RuntimeEndpoint(NativeBackend):
@@ -139,7 +141,8 @@ class RuntimeEndpoint(NativeBackend):
                 verify=self._trust(),
                 timeout=httpx.Timeout(None, connect=PATIENCE),
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
-                trust_env=False,
+                # A proxy of the environment is no way to a server on this machine.
+                trust_env=urlsplit(self.base_url).hostname not in _HERE,
             )
         return self._http
 

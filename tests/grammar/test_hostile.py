@@ -1,0 +1,58 @@
+"""Hostile constraints: refused with a sentence or compiled within a budget, and no step of a text runs away."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import numpy as np
+import pytest
+
+from benchmarks.hostile_grammars import hostile
+from radixlang.grammar.errors import GrammarError, GrammarFailure
+from radixlang.grammar.manager import GrammarManager
+from radixlang.messages import GrammarSpec
+
+CASES = hostile()
+
+
+@pytest.fixture(scope="module")
+def manager(vocabulary):
+    manager = GrammarManager(lambda: vocabulary, workers=1)
+    manager.get(GrammarSpec("regex", r"\w+")).result()
+    yield manager
+    manager.close()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_is_refused_with_a_sentence_or_stays_within_its_budget(manager, vocabulary, name: str) -> None:
+    kind, text = CASES[name]
+    began = time.process_time()
+    refused, grammar = "", None
+    try:
+        grammar = manager.get(GrammarSpec(kind, text)).result()
+    except GrammarError as error:
+        refused = str(error)
+    assert time.process_time() - began < 4, "twice the budget, for slow machines"
+    if grammar is None:
+        assert refused.endswith(".")
+        assert len(refused) > 20
+        assert "could not be compiled" not in refused, "an error nobody foresaw"
+        return
+    state, row, rng = grammar.start(), np.zeros(vocabulary.words, np.int32), random.Random(0)
+    try:
+        for _ in range(12):
+            began = time.process_time()
+            state.fill(row)
+            assert time.process_time() - began < 0.5
+            token = int(rng.choice(np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little"))))
+            if not state.accept(token):
+                state.backtrack()
+            if state.finished:
+                break
+    except GrammarFailure:
+        pass  # ends that request with a sentence, and no other
+
+
+def test_there_are_forty() -> None:
+    assert len(CASES) >= 40
