@@ -9,6 +9,9 @@
     │  ├─ UnauthorizedError             401
     │  ├─ NotFoundError                 404
     │  └─ OverloadedError               503, try again later
+    ├─ UnsupportedError                 a backend of a program lacks a capability; 400
+    ├─ BackendError                     a backend of a program cannot be reached or failed; 502
+    ├─ ProgramError                     a program of the language failed; says where in it
     ├─ AbortedError                     somebody asked for the request to end; 499
     └─ EngineError                      ours; 500
        └─ EngineDeadError               the engine is gone; 503
@@ -80,6 +83,31 @@ class OverloadedError(RequestError):
     def __init__(self, message: str, param: str | None = None, retry_after: int = 1) -> None:
         super().__init__(message, param)
         self.retry_after = retry_after
+
+
+class UnsupportedError(RadixLangError):
+    """The backend of a program cannot do what a call asks for; the message names both and says what to do."""
+
+    status = 400
+    kind = "unsupported"
+
+
+class BackendError(RadixLangError):
+    """The backend of a program is not there, has gone, or answered with an error."""
+
+    status = 502
+    kind = "backend_error"
+
+
+class ProgramError(RadixLangError):
+    """A program of the frontend language failed. `where` is the file and line of its statement; the cause is
+    chained."""
+
+    kind = "program_error"
+
+    def __init__(self, message: str, where: str = "") -> None:
+        super().__init__(f"{message} (in {where})" if where else message)
+        self.where = where
 
 
 class AbortedError(RadixLangError):

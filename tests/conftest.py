@@ -89,3 +89,12 @@ def reference(name: str) -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def smollm2_reference() -> dict[str, Any]:
     return reference("smollm2")
+
+
+@pytest.fixture(scope="session")
+def smollm2_engine(smollm2_path: Path) -> Iterator[Any]:
+    """The real model in this process, shared by all tests that run programs on it."""
+    from radixlang.llm import Engine
+
+    with Engine(str(smollm2_path), inline=True, dtype="float32") as engine:
+        yield engine

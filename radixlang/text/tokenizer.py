@@ -125,6 +125,18 @@ class Tokenizer:
         """Jinja source of the usual template, or None."""
         return self._templates.get("default")
 
+    def template_facts(self) -> dict[str, Any] | None:
+        """What another process needs to render the usual template itself: its `source`, the `variables` it sees,
+        and the `bos` that `encode` puts in front of plain text ("" when it does not). None without a template."""
+        if self.chat_template is None:
+            return None
+        template = self._template(None)
+        return {
+            "source": template.source,
+            "variables": template.variables,
+            "bos": template.variables["default_bos"],
+        }
+
     @property
     def tool_template(self) -> str | None:
         """Jinja source of the template for conversations with tools, or None."""

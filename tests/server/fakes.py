@@ -91,6 +91,9 @@ class ByteTokenizer:
         names = {EOS: "<eos>", BOS: "<bos>"} | {token: mark for mark, token in self.marks.items()}
         return bytes([token]) if token < 256 else names[token].encode()
 
+    def template_facts(self) -> dict[str, Any] | None:
+        return {"source": "{{ messages[0].content }}", "variables": {}, "bos": ""}
+
     def apply_chat_template(
         self,
         messages: list[dict[str, Any]],

@@ -141,6 +141,8 @@ def test_info_pages() -> None:
             assert info["model_path"] == info["served_model_name"] == "fake/model"
             assert info["is_generation"] is True
             assert info["architectures"] == ["FakeForCausalLM"]
+            assert info["chat_template"]["source"] == "{{ messages[0].content }}"
+            assert info["chat_template"]["options"] == {}
         load = server.http.get("/v1/loads", headers=headers).json()["loads"][0]
         assert load["num_running_reqs"] == 0
 
