@@ -18,11 +18,11 @@ from radixlang.lang.backends.base import Piece, Prompt
 from radixlang.lang.loop import Watched, get_loop
 from radixlang.lang.params import SamplingParams
 from radixlang.lang.prefix import SharedPrefix
-from radixlang.lang.reasoning import split_reasoning
 from radixlang.lang.record import Span
 from radixlang.lang.transcript import Transcript
 from radixlang.lang.values import Value, gathered
 from radixlang.lang.where import error_of, program_line
+from radixlang.parsers.reasoning import parse_reasoning, thinking_format
 
 if TYPE_CHECKING:
     from radixlang.lang.program import Program
@@ -429,7 +429,7 @@ class Branch(Watched):
             raw = Value()
             await self._execute(Statement(part, statement.where, [raw]))
             await self._make_turn()
-            reasoning, answer = split_reasoning(raw.text, separate.model_type)
+            reasoning, answer = parse_reasoning(thinking_format(separate.model_type), raw.text)
             self.transcript.replace_tail(start, answer)
             self._cached = min(self._cached, start)
             visible.finish(answer, raw.meta)

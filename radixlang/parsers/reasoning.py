@@ -118,6 +118,17 @@ def find_reasoning(name: str, template: str | None) -> ThinkingFormat | None:
     return REASONING[name]
 
 
+def thinking_format(name: str | None) -> ThinkingFormat:
+    """The format of that name; None: `<think>` tags.
+
+    Raises:
+        ValueError: an unknown name; the message lists the known ones.
+    """
+    if name is not None and name not in REASONING:
+        raise ValueError(f"There is no format of thoughts {name!r}; there are {', '.join(sorted(REASONING))}.")
+    return REASONING[name or "qwen3"]
+
+
 def detect_reasoning(template: str) -> str | None:
     """The name of the format that a chat template's source speaks of."""
     for marker, name in _DETECTED:

@@ -9,7 +9,6 @@ from radixlang.errors import ConfigError
 from radixlang.lang.backends.native import template_of_facts
 from radixlang.lang.chat_templates import TEMPLATES, get_chat_template, template_for
 from radixlang.lang.media import image_url
-from radixlang.lang.reasoning import split_reasoning
 from radixlang.lang.tracer import common_arguments, constant_prefix
 from radixlang.lang.transcript import Transcript
 
@@ -78,12 +77,12 @@ def test_unconditional_counts_a_missing_first_value_as_zero():
     ],
 )
 def test_reasoning(syntax, text, wanted):
-    assert split_reasoning(text, syntax) == wanted
+    assert parse_reasoning(thinking_format(syntax), text) == wanted
 
 
 def test_an_unknown_reasoning_syntax():
     with pytest.raises(ValueError, match="qwen3"):
-        split_reasoning("x", "nothing")
+        thinking_format("nothing")
 
 
 @pytest.mark.parametrize(
@@ -160,6 +159,7 @@ def test_turns_of_branches_are_appended():
 )
 def test_turns_are_what_the_model_s_template_makes(model, named, request):
     from radixlang.text.tokenizer import load_tokenizer
+from radixlang.parsers.reasoning import parse_reasoning, thinking_format
 
     tokenizer = load_tokenizer(request.getfixturevalue(model), chat_template=named)
     facts = {**tokenizer.template_facts(), "options": {}}
