@@ -11,6 +11,7 @@ from radixlang.lang.chat_templates import TEMPLATES, get_chat_template, template
 from radixlang.lang.media import image_url
 from radixlang.lang.tracer import common_arguments, constant_prefix
 from radixlang.lang.transcript import Transcript
+from radixlang.parsers.reasoning import parse_reasoning, thinking_format
 
 
 def row(*pairs):
@@ -159,7 +160,6 @@ def test_turns_of_branches_are_appended():
 )
 def test_turns_are_what_the_model_s_template_makes(model, named, request):
     from radixlang.text.tokenizer import load_tokenizer
-from radixlang.parsers.reasoning import parse_reasoning, thinking_format
 
     tokenizer = load_tokenizer(request.getfixturevalue(model), chat_template=named)
     facts = {**tokenizer.template_facts(), "options": {}}
