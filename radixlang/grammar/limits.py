@@ -23,3 +23,10 @@ class GrammarLimits:
     """rules of one GBNF grammar, whose translation takes a microsecond for each pair of rules"""
     step_items: int = 100_000
     """parser items of one mask, about 20,000 a millisecond"""
+    max_least: int = 1 << 20
+    """bytes of the shortest text; no context holds more"""
+    max_stretch: int = 2_048
+    """bytes that may be forced at once; beyond, nothing is forced and every token is asked for: the library looks
+    through all of a forced stretch at each step, four microseconds a byte"""
+    max_count: int = 1_000_000
+    """of one counted repeat; the library unfolds larger ones before it counts its steps"""

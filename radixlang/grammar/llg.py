@@ -8,14 +8,16 @@ exactly.
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper, regex_to_lark
 from llguidance.gbnf_to_lark import any_to_lark
 
 from radixlang.grammar.errors import GrammarError, GrammarFailure
 from radixlang.grammar.grammar import Grammar, Mask
 from radixlang.grammar.limits import GrammarLimits
+from radixlang.grammar.measure import Sizes, measure_lark, measure_regex, measure_schema
 from radixlang.grammar.rust_regex import as_rust
 from radixlang.grammar.spec import read_choices, read_json
 from radixlang.grammar.structural_tag import literal_pieces, to_lark
@@ -27,13 +29,17 @@ if TYPE_CHECKING:
 ESCAPES = 'nrbtf\\"'
 """escapes a string may use. `\\u` is left out: an escaped key would not be recognised as the declared one"""
 
+_OPTIONS = re.compile(r"^%llguidance\s*\{[^}]*\}", re.MULTILINE)
+_UNFORCED = '%llguidance {"no_forcing": true}'
+"""the library computes forced text to its end, at every step: not for grammars where that may be long"""
+
 
 class LlguidanceEngine:
     """Takes every kind of constraint."""
 
     def __init__(self, vocabulary: Vocabulary, limits: GrammarLimits) -> None:
         self.vocabulary = vocabulary
-        self.max_rules = limits.max_rules
+        self.bounds = limits
         self.limits = LLParserLimits(
             initial_lexer_fuel=limits.compile_fuel,
             step_lexer_fuel=limits.step_fuel,
@@ -61,9 +67,9 @@ class LlguidanceEngine:
             text = to_lark(read_json(spec.text, spec.kind), self.vocabulary, spec.any_whitespace)
             return self.lark(text, spec.kind)
         if spec.kind == "regex":
-            return self._grammar(LLMatcher.grammar_from_regex(as_rust(spec.text)), spec.kind)
-        if spec.text.count("::=") > self.max_rules:
-            raise GrammarError(f"ebnf has more than {self.max_rules:,} rules", param="ebnf")
+            return self._regex(spec.text)
+        if spec.text.count("::=") > self.bounds.max_rules:
+            raise GrammarError(f"ebnf has more than {self.bounds.max_rules:,} rules", param="ebnf")
         return self.lark(_lark_of(spec), spec.kind)
 
     def schema(self, spec: GrammarSpec) -> Grammar:
@@ -86,14 +92,34 @@ class LlguidanceEngine:
 
     def json(self, schema: Any, any_whitespace: bool) -> LlguidanceGrammar:
         """A schema that the library states exactly."""
-        text = LLMatcher.grammar_from_json_schema(
-            json.dumps(schema, ensure_ascii=False), overrides=json_options(any_whitespace)
-        )
-        return self._grammar(text, "json_schema")
+        options = json_options(any_whitespace)
+        if self._is_short(measure_schema(schema), "json_schema"):
+            text = LLMatcher.grammar_from_json_schema(json.dumps(schema, ensure_ascii=False), overrides=options)
+            return self._grammar(text, "json_schema")
+        inner = json.dumps(schema | {"x-guidance": options}, ensure_ascii=False)
+        return self._grammar(LLMatcher.grammar_from_lark(f"{_UNFORCED}\nstart: %json {inner}\n"), "json_schema")
 
     def lark(self, text: str, kind: str) -> LlguidanceGrammar:
         """A grammar in the library's dialect of Lark."""
+        if not self._is_short(measure_lark(text), kind):
+            text = f"{_UNFORCED}\n{_OPTIONS.sub('', text)}"
         return self._grammar(LLMatcher.grammar_from_lark(text), kind)
+
+    def _regex(self, pattern: str) -> LlguidanceGrammar:
+        text = as_rust(pattern)
+        if self._is_short(measure_regex(pattern), "regex"):
+            return self._grammar(LLMatcher.grammar_from_regex(text), "regex")
+        body = regex_to_lark(text)
+        return self._grammar(LLMatcher.grammar_from_lark(f"{_UNFORCED}\nstart: /{body}/\n"), "regex")
+
+    def _is_short(self, sizes: Sizes, kind: str) -> bool:
+        """Whether no stretch of forced text is long."""
+        if sizes.least > self.bounds.max_least or sizes.count > self.bounds.max_count:
+            what = f"its shortest text has {sizes.least:,} bytes" if sizes.least > self.bounds.max_least else ""
+            what = what or f"it counts to {sizes.count:,}"
+            least = f"{self.bounds.max_least:,} bytes of text and repeats up to {self.bounds.max_count:,}"
+            raise GrammarError(f"{kind} is too large: {what}; at most {least} can be held", param=kind)
+        return sizes.stretch <= self.bounds.max_stretch
 
     def _grammar(self, text: str, kind: str) -> LlguidanceGrammar:
         matcher = LLMatcher(self.tokenizer, text, log_level=0, limits=self.limits)
