@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper, regex_to_lark
@@ -21,13 +22,18 @@ from radixlang.grammar.measure import Sizes, measure_lark, measure_regex, measur
 from radixlang.grammar.rust_regex import as_rust
 from radixlang.grammar.spec import read_choices, read_json
 from radixlang.grammar.structural_tag import literal_pieces, to_lark
+from radixlang.log import get_logger
 from radixlang.messages import GrammarSpec
 
 if TYPE_CHECKING:
     from radixlang.grammar.vocabulary import Vocabulary
 
+log = get_logger(__name__)
+
 ESCAPES = 'nrbtf\\"'
 """escapes a string may use. `\\u` is left out: an escaped key would not be recognised as the declared one"""
+_CONTROLS = re.compile(r"\\u00(?:[01][0-9a-f]|7f)")
+"""characters that JSON, or the library, writes in no other way; what else `\\u` could write it still does not"""
 
 _OPTIONS = re.compile(r"^%llguidance\s*\{[^}]*\}", re.MULTILINE)
 _UNFORCED = '%llguidance {"no_forcing": true}'
@@ -78,6 +84,8 @@ class LlguidanceEngine:
         from radixlang.grammar.schema import normalise
 
         normalised = normalise(read_json(spec.text, spec.kind))
+        for warning in normalised.warnings:
+            log.info("a JSON schema was given a keyword without effect: %s", warning)
         if normalised.residual and spec.refuse_residual:
             first = normalised.residual[0]
             raise GrammarError(
@@ -92,7 +100,7 @@ class LlguidanceEngine:
 
     def json(self, schema: Any, any_whitespace: bool) -> LlguidanceGrammar:
         """A schema that the library states exactly."""
-        options = json_options(any_whitespace)
+        options = json_options(any_whitespace, schema)
         if self._is_short(measure_schema(schema), "json_schema"):
             text = LLMatcher.grammar_from_json_schema(json.dumps(schema, ensure_ascii=False), overrides=options)
             return self._grammar(text, "json_schema")
@@ -107,6 +115,14 @@ class LlguidanceEngine:
 
     def _regex(self, pattern: str) -> LlguidanceGrammar:
         text = as_rust(pattern)
+        try:
+            return self._rust(pattern, text)
+        except (GrammarError, ValueError) as error:
+            if not isinstance(error, GrammarError) or "cannot be compiled" in str(error):
+                raise GrammarError(f"regex cannot be read: {_reading(pattern, error)}", param="regex") from None
+            raise
+
+    def _rust(self, pattern: str, text: str) -> LlguidanceGrammar:
         if self._is_short(measure_regex(pattern), "regex"):
             return self._grammar(LLMatcher.grammar_from_regex(text), "regex")
         body = regex_to_lark(text)
@@ -125,9 +141,9 @@ class LlguidanceEngine:
         matcher = LLMatcher(self.tokenizer, text, log_level=0, limits=self.limits)
         if matcher.is_error():
             raise GrammarError(f"{kind} cannot be compiled: {_one_line(matcher.get_error())}", param=kind)
-        warnings = [line for line in matcher.get_grammar_warnings() if line.strip()]
-        if warnings:
-            raise GrammarError(f"{kind} cannot be held exactly: {_one_line(warnings[0])}", param=kind)
+        doubts = [line for line in matcher.get_grammar_warnings() if line.strip()]
+        if doubts:
+            raise GrammarError(f"{kind} cannot be held exactly: {_one_line(doubts[0])}", param=kind)
         grammar = LlguidanceGrammar(matcher, self.vocabulary, len(text))
         try:  # a grammar that cannot begin is no grammar
             state = grammar.start()
@@ -138,12 +154,13 @@ class LlguidanceEngine:
         return grammar
 
 
-def json_options(any_whitespace: bool) -> Any:
-    """How JSON is laid out: `, ` and `: ` exactly, or anything JSON allows."""
+def json_options(any_whitespace: bool, schema: Any) -> Any:
+    """How JSON is laid out: `, ` and `: ` exactly, or anything JSON allows; and what strings may escape."""
     layout: dict[str, Any] = {"whitespace_flexible": True}
     if not any_whitespace:
         layout = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-    return layout | {"json_allowed_escapes": ESCAPES}
+    escapes = ESCAPES + "u" * bool(_CONTROLS.search(json.dumps(schema)))
+    return layout | {"json_allowed_escapes": escapes}
 
 
 def _lark_of(spec: GrammarSpec) -> str:
@@ -153,6 +170,18 @@ def _lark_of(spec: GrammarSpec) -> str:
         return any_to_lark(spec.text)
     except Exception as error:
         raise GrammarError(f"ebnf cannot be read as GBNF: {_one_line(str(error))}", param="ebnf") from None
+
+
+def _reading(pattern: str, error: Exception) -> str:
+    """What is wrong with an expression: in the words of Python's `re`, or the library's where that reads it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as own:
+        if "bad escape \\p" not in str(own).lower():  # which the library knows
+            return str(own)
+    return _one_line(str(error))
 
 
 def _one_line(text: str) -> str:
@@ -253,4 +282,8 @@ class LlguidanceState:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise GrammarFailure(f"The constraint became too complex: {_one_line(self._matcher.get_error())}")
+            log.info("a grammar's limits were reached: %s", _one_line(self._matcher.get_error()))
+            raise GrammarFailure(
+                "The constraint became too complex while its text was generated; "
+                "use smaller repeats, shorter patterns or fewer alternatives."
+            )

@@ -28,8 +28,9 @@ from radixlang.grammar.errors import GrammarFailure
 from radixlang.grammar.schema import Obligations
 from radixlang.grammar.schema.terms import canonical
 
-MAX_BACKTRACKS = 16  # a request
+MAX_BACKTRACKS = 64  # a request
 MAX_VETOES = 4  # of one value before it is begun again further back
+MAX_RESTARTS = 3  # of one value before what stands in front of it is undone
 
 _SPACE = b" \t\n\r"
 _ENDS_SCALAR = b",]} \t\n\r"
@@ -98,7 +99,11 @@ class _WrongValueError(Exception):
 
 
 class _TooLargeError(Exception):
-    """No double holds the number that the text ends with; fewer digits would do."""
+    """No number that begins like this is allowed, or no double holds it; other digits, or fewer, would do."""
+
+
+class _MisplacedError(Exception):
+    """An object ends before it has all its keys, or goes on when it has them."""
 
 
 class _Step(NamedTuple):
@@ -188,6 +193,9 @@ class ResidualState:
             self._veto(token)
             self._veto_digits()
             return False
+        except _MisplacedError:
+            self._veto(token)
+            return False
         if not self._inner.accept(token):
             return False
         if place.mode == "n" and place.frame is None and self._ends_wrong(place, data):
@@ -225,13 +233,25 @@ class ResidualState:
         if value is not None and again:
             # The value's end is not what is wrong with it: go back by half of its choices, three quarters, ...
             inside = [i for i in places if self._steps[i].length >= value] or places
+            before = [i for i in places if self._steps[i].length < value]
             self._restarts[value] = self._restarts.get(value, 0) + 1
             target = inside[(len(inside) - 1) >> min(self._restarts[value], 30)]
+            if before and self._restarts[value] > MAX_RESTARTS:  # nothing fits here: not the value is wrong
+                target = before[-1]
+                self._restarts[value] = 0
             self._failures[value] = 0
-        undone, token = len(self._steps) - target, self._steps[target].token
-        self.rollback(undone)
-        self._veto(token)
-        return undone
+        length = len(self._steps)
+        while True:
+            token = self._steps[target].token
+            self.rollback(len(self._steps) - target)
+            self._veto(token)
+            if self._others():
+                return length - len(self._steps)
+            # All choices here have failed: so the choice before was wrong.
+            places = [i for i in places if i < target]
+            if not places:
+                raise GrammarFailure("The text cannot be completed: no value fulfils what is left of the schema.")
+            target = places[-1]
 
     def _veto(self, token: int) -> None:
         """Leave the token out of the masks at this place."""
@@ -245,7 +265,7 @@ class ResidualState:
                     self._scan(self._place, self._grammar.vocabulary.tokens[token])
                 except _TooLargeError:
                     self._veto(token)
-                except _WrongValueError:
+                except (_WrongValueError, _MisplacedError):
                     pass
 
     def _others(self) -> bool:
@@ -277,7 +297,7 @@ class ResidualState:
                 place = self._scan(place, data)
                 self._text += data
                 out.append(token)
-        except (_WrongValueError, _TooLargeError):
+        except (_WrongValueError, _TooLargeError, _MisplacedError):
             pass
         finally:
             del self._text[length:]
@@ -369,9 +389,13 @@ class ResidualState:
                 frame = _Frame(frame, char == "{", nodes, at, seen=frozenset() if unique else None)
                 mode = "k" if char == "{" else "v"
             elif char in "}]" and frame is not None:
+                if char == "}" and frame.nodes:
+                    self._check_keys(frame, frame.at + (mode != "k"), ends=True)
                 piece = bytes(text[frame.start :]) + data[max(frame.start - base, 0) : at + 1 - base]
                 frame, mode = self._close(frame.parent, frame.start, piece, frame.nodes), "a"
             elif char == "," and frame is not None:
+                if frame.is_object and frame.nodes:
+                    self._check_keys(frame, frame.at + 2)
                 frame, mode = frame._replace(at=frame.at + 1), "k" if frame.is_object else "v"
             elif char == ":":
                 mode = "v"
@@ -380,8 +404,20 @@ class ResidualState:
             else:
                 mode, start = "n", at
         if mode == "n":
-            _check_finite(bytes(text[start:]) + data[max(start - base, 0) :])
+            piece = bytes(text[start:]) + data[max(start - base, 0) :]
+            _check_finite(piece)
+            checks = self._grammar.checks
+            bounds = None if checks is None else checks.integers(self._nodes(frame))
+            if bounds and not _may_become(piece, *bounds):
+                raise _TooLargeError
         return _Place(frame, mode, start, escaped)
+
+    def _check_keys(self, frame: _Frame, count: int, ends: bool = False) -> None:
+        """Refuse more keys than an object may have, and its end before it has as many as it must."""
+        checks = self._grammar.checks
+        low, high = (0, None) if checks is None else checks.keys(frame.nodes)
+        if (ends and count < low) or (high is not None and count > high):
+            raise _MisplacedError
 
     def _nodes(self, frame: _Frame | None) -> tuple:
         """What obliges the value that begins in `frame`."""
@@ -421,3 +457,22 @@ def _check_finite(piece: bytes) -> None:
     if (len(piece) > 300 or b"e" in piece or b"E" in piece) and piece[-1:].isdigit():
         if not math.isfinite(float(piece)):
             raise _TooLargeError
+
+
+def _may_become(piece: bytes, low: int | None, high: int | None) -> bool:
+    """Whether an integer within the bounds begins like this."""
+    digits = piece.removeprefix(b"-")
+    if not digits:
+        return low is None or low < 0
+    if not digits.isdigit() or len(digits) > 300:
+        return True
+    if len(digits) < len(piece):
+        low, high = None if high is None else -high, None if low is None else -low
+    first = last = int(digits)
+    while high is None or first <= high:
+        if low is None or last >= low:
+            return True
+        if not last:
+            return False
+        first, last = 10 * first, 10 * last + 9
+    return False

@@ -179,7 +179,7 @@ class _Lark:
                 f"the schema cannot be stated as a grammar ({first.keyword} at {first.pointer or 'the root'})"
             )
             raise self._error(message, at)
-        options = {"x-guidance": json_options(self._any_whitespace)}
+        options = {"x-guidance": json_options(self._any_whitespace, normalised.schema)}
         inner = normalised.schema
         if not isinstance(inner, dict):
             inner = {} if inner else {"not": {}}

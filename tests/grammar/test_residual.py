@@ -94,6 +94,11 @@ def start(schema: Any) -> ResidualState:
     return ResidualGrammar(LibraryGrammar(normalised.schema), normalised.checks, Vocabulary()).start()
 
 
+def _only(text: str) -> Any:
+    """A schema of one value, which the normaliser does not count."""
+    return {"type": "string", "pattern": f"^{text}$"}
+
+
 def feed(state: ResidualState, text: str) -> int:
     """How many bytes of the text are accepted."""
     for count, byte in enumerate(text.encode()):
@@ -189,7 +194,7 @@ def test_a_dead_end_is_undone_and_not_entered_again() -> None:
 
 
 def test_the_budget_ends_in_a_clear_failure() -> None:
-    state = start({"type": "array", "uniqueItems": True, "minItems": 2, "maxItems": 2, "items": {"enum": ["a"]}})
+    state = start({"type": "array", "uniqueItems": True, "minItems": 2, "maxItems": 2, "items": _only("a")})
 
     def run() -> None:
         for _ in range(1000):
@@ -231,7 +236,7 @@ def test_walks_end_valid(schema: Any) -> None:
 
 def test_forced_tokens_stop_before_a_wrong_value() -> None:
     state = start(
-        {"type": "array", "uniqueItems": True, "minItems": 2, "maxItems": 2, "items": {"enum": ["aaaa"]}}
+        {"type": "array", "uniqueItems": True, "minItems": 2, "maxItems": 2, "items": _only("aaaa")}
     )
     assert feed(state, '["aaaa", "a') == len('["aaaa", "a')
     assert bytes(b"".join(Vocabulary.tokens[t] for t in state.forced())) in (b"aaa", b"aa", b"a", b"")

@@ -340,6 +340,10 @@ class Compiler:
                 shape[name] = term
         return shape
 
+    def number(self, node: Node) -> Num | None:
+        """What the subschema's own keywords say of a number, None where none may stand."""
+        return self._number(node, self.keywords(node), True)
+
     def _number(self, node: Node, k: dict[str, Any], integer: bool) -> Num | None:
         low, high = k.get("minimum"), k.get("maximum")
         low_open = high_open = False
@@ -365,6 +369,7 @@ class Compiler:
                 terms = () if pattern.universal(k["pattern"]) else ((k["pattern"], True),)
             else:
                 notes = ((node, "pattern"),)
+                self._refuse_irregular(node, k["pattern"])
         if "format" in k:
             found = formats.lookup(k["format"], node.draft)
             if found is None:
@@ -376,6 +381,19 @@ class Compiler:
                 if not found.exact:
                     notes = (*notes, (node, "format"))
         return None if high is not None and low > high else Str(low, high, terms, origins=(node,), notes=notes)
+
+    @staticmethod
+    def _refuse_irregular(node: Node, source: str) -> None:
+        try:
+            reason = pattern.irregular(source)
+        except pattern.UnsupportedPatternError:
+            return
+        if reason:
+            raise GrammarError(
+                f"the pattern {reason}, which no automaton can; write it without.",
+                pointer=node.pointer,
+                keyword="pattern",
+            )
 
     def _array(self, node: Node, k: dict[str, Any]) -> Arr | None:
         low, high = int(k.get("minItems", 0)), whole(k.get("maxItems"))

@@ -8,6 +8,7 @@ and noted. States that recur become `$defs`; states that no finite value fulfils
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import re
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from radixlang.grammar.schema import pattern
 from radixlang.grammar.schema.compile import Compiler
 from radixlang.grammar.schema.document import Node
 from radixlang.grammar.schema.numbers import common_multiple, holds_multiple, rounded, spellings
-from radixlang.grammar.schema.terms import Arr, Note, Notes, Num, Obj, Plain, Shape, State, Str, join, least
+from radixlang.grammar.schema.terms import Arr, Note, Notes, Num, Obj, Plain, Shape, State, Str, canonical, join, least
 
 MAX_COMBINATIONS = 64  # ways to choose which optional properties are there
 MAX_PATTERNS = 8  # of one string; the library's test whether they exclude one another doubles with each
@@ -26,8 +27,7 @@ MAX_OPTIONAL_PAIRS = (
 )
 MAX_POSITIONS = 8  # places where a `contains` item may be
 MAX_INLINE = 24  # nesting written in place; deeper states become definitions
-# Half surrogate pairs have no UTF-8; control characters would need \\u escapes, which we do not generate.
-_UNWRITABLE = re.compile("[\ud800-\udfff\x00-\x07\x0b\x0e-\x1f\x7f]")
+_UNWRITABLE = re.compile("[\ud800-\udfff]")  # half surrogate pairs have no UTF-8
 _INTEGERS = 2**53  # integers up to here are exact in the library
 _REALS = 1e16  # bounds up to here are
 _LOWER, _UPPER = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
@@ -61,6 +61,7 @@ class Emitter:
         self._definitions: dict[str, Any] = {}
         self._queue: list[State] = []
         self._optional_pairs = 0
+        self._scarce: Note | None = None
         self.notes: dict[Note, None] = {}
 
     def write(self, state: State) -> Any:
@@ -71,7 +72,11 @@ class Emitter:
         """
         self._reach(state)
         if state and frozenset(state) not in self._finite:
-            raise GrammarError("no finite value can fulfil the schema.", pointer="")
+            if self._scarce is None:
+                raise GrammarError("no finite value can fulfil the schema.", pointer="")
+            node, keyword = self._scarce
+            sentence = "fewer different items are possible than minItems asks for."
+            raise GrammarError(sentence, pointer=node.pointer, keyword=keyword)
         root = self._render(state, 0)
         while self._queue:
             each = self._queue.pop()
@@ -155,12 +160,10 @@ class Emitter:
     def _build(self, state: State) -> list[Fragment]:
         out: list[Fragment] = []
         for shape in self.compiler.expand(state):
-            out.extend(self._shape(shape))
+            out.extend(self._values(shape["values"], state) if "values" in shape else self._shape(shape))
         return out
 
     def _shape(self, shape: Shape) -> list[Fragment]:
-        if "values" in shape:
-            return self._values(shape["values"])
         out: list[Fragment] = []
         bare: list[str] = []
         for kind, term in shape.items():
@@ -174,11 +177,19 @@ class Emitter:
             out.insert(0, Fragment({} if whole else {"type": bare[0] if len(bare) == 1 else bare}))
         return out
 
-    def _values(self, values: list[Any]) -> list[Fragment]:
-        left = [value for value in values if _writable(value)]
-        if len(left) < len(values):
-            self.compiler.warnings["enum: values that have no exact JSON text here are left out."] = None
-        return [Fragment({"enum": left})] if left else []
+    @staticmethod
+    def _values(values: list[Any], state: State) -> list[Fragment]:
+        for value in values:
+            if not _writable(value):
+                named = [(node, key) for node, _ in state for key in ("const", "enum") if key in node.schema]
+                node, key = named[0] if named else (state[0][0], None)
+                raise GrammarError(
+                    f"the value {json.dumps(value)[:80]} cannot be generated: it holds a number that no double "
+                    "holds exactly, or half of a surrogate pair; write it as a string.",
+                    pointer=node.pointer,
+                    keyword=key,
+                )
+        return [Fragment({"enum": values})]
 
     def _null(self, term: Plain) -> list[Fragment]:
         return [Fragment({"type": "null"}, notes=term.notes)]
@@ -304,6 +315,12 @@ class Emitter:
                 low, notes = max(low, each.low), join(notes, (each.note,))
         if items == self.compiler.never:
             high, items = len(prefix) if high is None else min(high, len(prefix)), ()
+        if term.unique:
+            most = self._distinct(items)
+            if most is not None:
+                high = least(high, len(prefix) + most)
+                if low > high:
+                    self._scarce = term.unique
         if term.unique and (high is None or high > 1):
             notes = join(notes, (term.unique,))
         if high is not None and low > high:
@@ -317,6 +334,27 @@ class Emitter:
                 out.append(self._items(first, items, max(low, index + 1), high, notes))
             return out
         return [self._items(prefix, items, low, high, join(notes, tuple(note for _, note in places)))]
+
+    def _distinct(self, state: State) -> int | None:
+        """How many values the state has at most, None where they are not counted."""
+        if not state:
+            return None
+        values: set[Any] = set()
+        integers = 0
+        for shape in self.compiler.expand(state):
+            if "values" in shape:
+                values.update(map(canonical, shape["values"]))
+                continue
+            for kind, term in shape.items():
+                if isinstance(term, Plain):
+                    values.update(map(canonical, term.values))
+                elif isinstance(term, Num) and term.integer and term.low is not None and term.high is not None:
+                    integers += math.floor(term.high) - math.ceil(term.low) + 1
+                elif kind == "string" and term.high == 0:
+                    values.add(canonical(""))
+                else:
+                    return None
+        return len(values) + integers
 
     def _items(self, prefix: list[State], items: State, low: int, high: int | None, notes: Notes) -> Fragment:
         schema: dict[str, Any] = {"type": "array"}
@@ -508,7 +546,7 @@ def _writable(value: Any) -> bool:
     if isinstance(value, bool) or value is None:
         return True
     if isinstance(value, int):
-        return abs(value) < 2**63 and int(float(value)) == value
+        return abs(value) < 2**63 and int(float(value)) == value  # what the library keeps
     if isinstance(value, float):
         return math.isfinite(value) and abs(value) < 1e300
     if isinstance(value, list):

@@ -8,6 +8,7 @@ Works on instance paths only; must not know tokens.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,6 +16,7 @@ from radixlang.grammar.errors import GrammarError
 from radixlang.grammar.schema import pattern
 from radixlang.grammar.schema.compile import Compiler
 from radixlang.grammar.schema.document import Node, children
+from radixlang.grammar.schema.terms import least, whole
 
 Nodes = tuple[Node, ...]
 
@@ -79,6 +81,31 @@ class Obligations:
     def unique(self, nodes: Nodes) -> bool:
         """Whether an array must not repeat an item."""
         return any(self._compiler.keywords(node).get("uniqueItems") is True for node in nodes)
+
+    def keys(self, nodes: Nodes) -> tuple[int, int | None]:
+        """How many keys an object must and may have."""
+        low, high = 0, None
+        for node in nodes:
+            k = self._compiler.keywords(node)
+            low, high = max(low, int(k.get("minProperties", 0))), least(high, whole(k.get("maxProperties")))
+        return low, high
+
+    def integers(self, nodes: Nodes) -> tuple[int | None, int | None] | None:
+        """The bounds of a number that must be an integer, where the grammar does not state them; None elsewhere."""
+        if not any(_is_integer(self._compiler.keywords(node).get("type")) for node in nodes):
+            return None
+        if not any(node in self._residual for node in nodes):
+            return None
+        low: int | None = None
+        high: int | None = None
+        for node in nodes:
+            term = self._compiler.number(node)
+            if term is not None and term.low is not None:
+                bound = math.floor(term.low) + 1 if term.low_open else math.ceil(term.low)
+                low = bound if low is None else max(low, bound)
+            if term is not None and term.high is not None:
+                high = least(high, math.ceil(term.high) - 1 if term.high_open else math.floor(term.high))
+        return low, high
 
     def due(self, nodes: Nodes) -> Nodes:
         """Those of `nodes` against which a value is to be validated when it ends."""
@@ -164,6 +191,11 @@ class Obligations:
                         stack.append(child)
         self._reaches[node] = False
         return False
+
+
+def _is_integer(types: Any) -> bool:
+    """Whether a number of these types is an integer."""
+    return types == "integer" or (isinstance(types, list) and "integer" in types and "number" not in types)
 
 
 def _matches(source: str, name: str) -> bool | None:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from radixlang.grammar.schema.regex import (
     ANY,
     LAST,
+    IrregularPatternError,
     Ranges,
     Tree,
     UnsupportedPatternError,
@@ -25,7 +26,7 @@ from radixlang.grammar.schema.regex import (
     write_set,
 )
 
-__all__ = ["Language", "UnsupportedPatternError", "parse", "readable", "universal", "without"]
+__all__ = ["IrregularPatternError", "Language", "UnsupportedPatternError", "parse", "readable", "universal", "without"]
 
 _MAX_NFA = 3_000
 _MAX_DFA = 64
@@ -267,12 +268,26 @@ def _live(automaton: list[tuple[bool, dict[int, Ranges]]]) -> set[int]:
 def readable(source: str) -> bool:
     """Whether a pattern can be stated."""
     try:
-        parse(source)
+        if irregular(source):
+            return False
         if not Language(((source, True),)).source():
             return source == ""
     except UnsupportedPatternError:
         return False
     return True
+
+
+def irregular(source: str) -> str | None:
+    """What in a pattern is beyond every automaton, None where nothing is.
+
+    Raises:
+        UnsupportedPatternError: the pattern cannot be read.
+    """
+    try:
+        parse(source)
+    except IrregularPatternError as error:
+        return str(error)
+    return None
 
 
 def universal(pattern: str) -> bool:

@@ -23,6 +23,10 @@ class UnsupportedPatternError(ValueError):
     """The pattern has no statement as a plain regular expression, or only one that is too large."""
 
 
+class IrregularPatternError(UnsupportedPatternError):
+    """No grammar states the pattern, and texts would end in places where nothing fits it."""
+
+
 class Parsed(NamedTuple):
     """`plain`: the source means the same to the regex library as it is."""
 
@@ -151,7 +155,7 @@ class _Parser:
         elif self.take("?<") or self.take("?P<"):
             end = self.text.find(">", self.at)
             if end < 0 or not self.text[self.at : end].isidentifier():
-                raise UnsupportedPatternError("it looks behind")
+                raise IrregularPatternError("looks behind")
             self.at, self.plain = end + 1, False
         elif self.peek("?") and not self.take("?:"):
             raise UnsupportedPatternError("it uses a group extension")
@@ -188,6 +192,8 @@ class _Parser:
         elif char == "b" and inside:
             code, self.plain = 8, False
         elif char.isalnum():
+            if char in "123456789k":
+                raise IrregularPatternError("refers back to a group")
             raise UnsupportedPatternError(f"the escape \\{char} is not portable")
         else:
             code = ord(char)
