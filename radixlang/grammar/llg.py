@@ -20,6 +20,7 @@ from radixlang.grammar.grammar import Grammar, Mask
 from radixlang.grammar.limits import GrammarLimits
 from radixlang.grammar.measure import Sizes, measure_lark, measure_regex, measure_schema
 from radixlang.grammar.rust_regex import as_rust
+from radixlang.grammar.schema.document import escape
 from radixlang.grammar.spec import read_choices, read_json
 from radixlang.grammar.structural_tag import literal_pieces, to_lark
 from radixlang.log import get_logger
@@ -83,7 +84,8 @@ class LlguidanceEngine:
         from radixlang.grammar.residual import ResidualGrammar
         from radixlang.grammar.schema import normalise
 
-        normalised = normalise(read_json(spec.text, spec.kind))
+        schema = read_json(spec.text, spec.kind)
+        normalised = normalise(schema)
         for warning in normalised.warnings:
             log.info("a JSON schema was given a keyword without effect: %s", warning)
         if normalised.residual and spec.refuse_residual:
@@ -94,9 +96,12 @@ class LlguidanceEngine:
                 first.keyword,
                 "json_schema",
             )
-        return ResidualGrammar(
-            self.json(normalised.schema, spec.any_whitespace), normalised.checks, self.vocabulary
-        )
+        try:
+            grammar = self.json(normalised.schema, spec.any_whitespace)
+        except GrammarError as error:
+            pointer, keyword = _largest_bound(schema)
+            raise GrammarError(str(error), pointer, keyword, "json_schema") from None
+        return ResidualGrammar(grammar, normalised.checks, self.vocabulary)
 
     def json(self, schema: Any, any_whitespace: bool) -> LlguidanceGrammar:
         """A schema that the library states exactly."""
@@ -161,6 +166,22 @@ def json_options(any_whitespace: bool, schema: Any) -> Any:
         layout = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
     escapes = ESCAPES + "u" * bool(_CONTROLS.search(json.dumps(schema)))
     return layout | {"json_allowed_escapes": escapes}
+
+
+def _largest_bound(schema: Any) -> tuple[str, str | None]:
+    """Where a schema asks for the most: pointer and keyword of its largest lower bound, or of the schema itself."""
+    found: tuple[int, str, str | None] = (1, "", None)
+    todo = [(schema, "")]
+    while todo:
+        value, pointer = todo.pop()
+        if isinstance(value, list):
+            todo.extend((each, f"{pointer}/{index}") for index, each in enumerate(value))
+        elif isinstance(value, dict):
+            for key, each in value.items():
+                if key in ("minItems", "minLength", "minProperties") and isinstance(each, int | float):
+                    found = max(found, (int(each), pointer, key), key=lambda one: one[0])
+                todo.append((each, f"{pointer}/{escape(str(key))}"))
+    return found[1], found[2]
 
 
 def _lark_of(spec: GrammarSpec) -> str:

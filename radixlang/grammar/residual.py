@@ -28,7 +28,8 @@ from radixlang.grammar.errors import GrammarFailure
 from radixlang.grammar.schema import Obligations
 from radixlang.grammar.schema.terms import canonical
 
-MAX_BACKTRACKS = 64  # a request
+MAX_BACKTRACKS = 256  # a request
+MAX_UNDONE = 2_048  # tokens of a request
 MAX_VETOES = 4  # of one value before it is begun again further back
 MAX_RESTARTS = 3  # of one value before what stands in front of it is undone
 
@@ -146,6 +147,7 @@ class ResidualState:
         self._free = False
         self._vetoed_value: int | None = None
         self._backtracks = 0
+        self._undone = 0
 
     def fill(self, row: np.ndarray) -> None:
         """Set the bits of the allowed tokens; vetoed ones are not.
@@ -224,7 +226,7 @@ class ResidualState:
             raise GrammarFailure("The text cannot be completed: every number that may stand here is too large.")
         self._backtracks += 1
         places = [i for i, step in enumerate(self._steps) if step.free]
-        if not places or self._backtracks > MAX_BACKTRACKS:
+        if not places or self._backtracks > MAX_BACKTRACKS or self._undone > MAX_UNDONE:
             raise GrammarFailure(
                 f"The text cannot be completed: no valid continuation was found in {self._backtracks} attempts; "
                 "simplify the schema's keywords that no grammar states (uniqueItems, overlapping oneOf, ...)."
@@ -246,7 +248,9 @@ class ResidualState:
             self.rollback(len(self._steps) - target)
             self._veto(token)
             if self._others():
-                return length - len(self._steps)
+                undone = length - len(self._steps)
+                self._undone += undone
+                return undone
             # All choices here have failed: so the choice before was wrong.
             places = [i for i in places if i < target]
             if not places:
@@ -324,7 +328,7 @@ class ResidualState:
         new._place, new._text, new._steps = self._place, bytearray(self._text), list(self._steps)
         new._vetoed = {at: set(refused) for at, refused in self._vetoed.items()}
         new._failures, new._restarts, new._free = dict(self._failures), dict(self._restarts), self._free
-        new._vetoed_value, new._backtracks = self._vetoed_value, self._backtracks
+        new._vetoed_value, new._backtracks, new._undone = self._vetoed_value, self._backtracks, self._undone
         return new
 
     # ---- reading the text
@@ -370,6 +374,7 @@ class ResidualState:
                     piece = bytes(text[start:]) + data[max(start - base, 0) : at + 1 - base]
                     if mode == "S" and frame is not None:
                         frame, mode = frame._replace(key=json.loads(piece)), "k"
+                        self._check_room(frame)
                     else:
                         frame, mode = self._close(frame, start, piece), "a"
                 continue
@@ -417,6 +422,16 @@ class ResidualState:
         checks = self._grammar.checks
         low, high = (0, None) if checks is None else checks.keys(frame.nodes)
         if (ends and count < low) or (high is not None and count > high):
+            raise _MisplacedError
+
+    def _check_room(self, frame: _Frame) -> None:
+        """Refuse a key behind which too few others may stand."""
+        checks = self._grammar.checks
+        if checks is None or not frame.nodes:
+            return
+        low = checks.keys(frame.nodes)[0]
+        left = checks.keys_behind(frame.nodes, frame.key or "") if low else None
+        if left is not None and frame.at + 1 + left < low:
             raise _MisplacedError
 
     def _nodes(self, frame: _Frame | None) -> tuple:

@@ -120,7 +120,10 @@ _FORMATS = {
     "uri-template": _whole(_template()),
     "json-pointer": _whole(_POINTER),
     "relative-json-pointer": _whole(f"(?:0|[1-9][0-9]*)(?:#|{_POINTER})"),
-    "idn-email": _INEXACT,
+    "idn-email": Format(
+        ((r"^[^@\"\s]+@[^\u0000-,/:-@\[-`{-\u007F\s]+$", True),),
+        exact=False,
+    ),
     "idn-hostname": _INEXACT,
     "regex": _INEXACT,
 }

@@ -90,6 +90,18 @@ class Obligations:
             low, high = max(low, int(k.get("minProperties", 0))), least(high, whole(k.get("maxProperties")))
         return low, high
 
+    def keys_behind(self, nodes: Nodes, name: str) -> int | None:
+        """How many keys may follow `name`, where one subschema says so; None where that is open."""
+        if not any(self._compiler.keywords(node).get("additionalProperties") is False for node in nodes):
+            return None
+        listed = [list(self._compiler.keywords(node).get("properties", ())) for node in nodes]
+        named = [names for names in listed if names]
+        if len(named) != 1 or name not in named[0]:
+            return None
+        if any("patternProperties" in self._compiler.keywords(node) for node in nodes):
+            return None
+        return len(named[0]) - 1 - named[0].index(name)
+
     def integers(self, nodes: Nodes) -> tuple[int | None, int | None] | None:
         """The bounds of a number that must be an integer, where the grammar does not state them; None elsewhere."""
         if not any(_is_integer(self._compiler.keywords(node).get("type")) for node in nodes):
