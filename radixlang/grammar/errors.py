@@ -23,11 +23,15 @@ class GrammarError(RequestError):
 
 
 class GrammarFailure(RadixLangError):
-    """A constraint that fails while its text is generated: ends that request and no other.
-
-    `ours`: a fault of this program, and not of the constraint.
+    """A constraint that fails while its text is generated: ends that request and no other. A 400, or a 500 where
+    the fault is `ours` and not the constraint's.
     """
+
+    status = 400
+    kind = "invalid_request_error"
 
     def __init__(self, message: str, ours: bool = False) -> None:
         super().__init__(message)
         self.ours = ours
+        if ours:
+            self.status, self.kind = RadixLangError.status, RadixLangError.kind

@@ -16,6 +16,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper,
 from llguidance.gbnf_to_lark import any_to_lark
 
 from radixlang.grammar.errors import GrammarError, GrammarFailure
+from radixlang.grammar.gbnf import plain_escapes
 from radixlang.grammar.grammar import Grammar, Mask
 from radixlang.grammar.limits import GrammarLimits
 from radixlang.grammar.measure import Sizes, measure_lark, measure_regex, measure_schema
@@ -188,7 +189,7 @@ def _lark_of(spec: GrammarSpec) -> str:
     if spec.kind == "choice":
         return "start: " + literal_pieces(read_choices(spec.text))
     try:
-        return any_to_lark(spec.text)
+        return any_to_lark(plain_escapes(spec.text) if "::=" in spec.text else spec.text)
     except Exception as error:
         raise GrammarError(f"ebnf cannot be read as GBNF: {_one_line(str(error))}", param="ebnf") from None
 

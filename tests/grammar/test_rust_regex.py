@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from radixlang.grammar.errors import GrammarError
 from radixlang.grammar.limits import GrammarLimits
 from radixlang.grammar.llg import LlguidanceEngine
 from radixlang.grammar.rust_regex import as_rust
@@ -52,3 +53,35 @@ def test_means_the_same(engine, vocabulary, pattern: str) -> None:
         state = grammar.start()
         taken = all(state.accept(token) for token in vocabulary.encode(text))
         assert (taken and state.can_end) == bool(re.fullmatch(pattern, text)), (text, as_rust(pattern))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name"),
+    [
+        ("a++ab", "possessive repeats"),
+        (r"\p{L}{2}+", "possessive repeats"),
+        ("a+?+", "repeats of repeats"),
+        ("(?>a)b", "atomic groups"),
+        ("(?=a)b", "look-ahead"),
+        ("(?<!a)b", "look-behind"),
+        (r"(a)\1", "back-references"),
+        (r"a\b", "word boundaries"),
+        ("(?im)^a$", "the flag m"),
+        ("(?-i:a)(?m:b)", "the flag m"),
+    ],
+)
+def test_what_no_automaton_states_is_named(engine, pattern: str, name: str) -> None:
+    with pytest.raises(GrammarError, match=f"regex cannot be held: it uses {name} at position") as caught:
+        engine.compile(GrammarSpec("regex", pattern))
+    assert caught.value.param == "regex"
+
+
+@pytest.mark.parametrize("pattern", ["[a++(?=]+", r"\p{L}+x", r"\++", r"a{2}?b+?", "(?i:a)(b)", r"\x{41}+"])
+def test_what_looks_like_it_is_taken(engine, pattern: str) -> None:
+    engine.compile(GrammarSpec("regex", pattern))
+
+
+def test_broken_expressions_are_told_in_the_words_of_python(engine) -> None:
+    with pytest.raises(GrammarError, match="regex cannot be read: missing \\), unterminated subpattern") as caught:
+        engine.compile(GrammarSpec("regex", "a("))
+    assert caught.value.param == "regex"

@@ -100,6 +100,9 @@ def _template() -> str:
 
 _ATOM = "[a-zA-Z0-9!#$%&'*+/=?^_`{|}~-]+"
 _POINTER = "(?:/(?:[^/~]|~[01])*)*"
+# Without quoted names and numbers in brackets; what else is no address is found when the text is complete.
+_IDN_ATOM = r"[^\u0000- \"(),.:;<>@\[\\\]\u007F\s]+"
+_IDN_LABEL = r"[^\u0000-/:-@\[-`{-\u007F\s]+"
 _INEXACT = Format(exact=False)
 _FORMATS = {
     "date": _whole(_date()),
@@ -120,10 +123,7 @@ _FORMATS = {
     "uri-template": _whole(_template()),
     "json-pointer": _whole(_POINTER),
     "relative-json-pointer": _whole(f"(?:0|[1-9][0-9]*)(?:#|{_POINTER})"),
-    "idn-email": Format(
-        ((r"^[^@\"\s]+@[^\u0000-,/:-@\[-`{-\u007F\s]+$", True),),
-        exact=False,
-    ),
+    "idn-email": Format(((f"^{_IDN_ATOM}(?:\\.{_IDN_ATOM})*@{_IDN_LABEL}(?:\\.{_IDN_LABEL})*$", True),), exact=False),
     "idn-hostname": _INEXACT,
     "regex": _INEXACT,
 }

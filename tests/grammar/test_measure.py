@@ -1,0 +1,105 @@
+"""How short the texts of grammars are, and that long forced text costs no time."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import numpy as np
+import pytest
+
+from radixlang.grammar.errors import GrammarError
+from radixlang.grammar.limits import GrammarLimits
+from radixlang.grammar.llg import LlguidanceEngine
+from radixlang.grammar.measure import measure_lark, measure_regex, measure_schema
+from radixlang.messages import GrammarSpec
+
+LONG = {"type": "array", "minItems": 300, "items": {"const": "xy" * 1000}}
+
+
+@pytest.fixture(scope="module")
+def engine(vocabulary):
+    return LlguidanceEngine(vocabulary, GrammarLimits())
+
+
+@pytest.mark.parametrize(
+    ("text", "least", "stretch"),
+    [
+        ('start: "ab" | "c"', 1, 2),
+        ('start: a{3}\na: b b{2,5}\nb: "xy" "z"?', 18, 18),
+        ('start: "a" start B | "b"\nB: /c{40}/', 1, 42),
+        ('start: ("a" | /b{9}/)+ ["c"] // "comment"\n', 1, 9),
+        ('start: a~4..9 "(" %json {"const": "abc"} \na: "\\"x|"', 22, 22),
+        ("start: start", 0, 0),
+    ],
+)
+def test_lark_is_measured(text: str, least: int, stretch: int) -> None:
+    sizes = measure_lark(text)
+    assert sizes.least == least
+    assert sizes.stretch == stretch
+
+
+@pytest.mark.parametrize(
+    ("pattern", "least", "stretch"),
+    [("a{3}b?", 3, 3), ("(a{2}){50}|b", 1, 100), ("(?:x{70})?", 0, 70), ("(", 0, 0)],
+)
+def test_expressions_are_measured(pattern: str, least: int, stretch: int) -> None:
+    assert measure_regex(pattern)[:2] == (least, stretch)
+
+
+def test_schemas_are_measured_through_recursion() -> None:
+    schema = {
+        "$defs": {
+            "a": {"type": "array", "minItems": 4, "items": {"$ref": "#/$defs/b"}},
+            "b": {"anyOf": [{"$ref": "#/$defs/a"}, {"type": "string", "minLength": 10}]},
+        },
+        "type": "object",
+        "properties": {"key": {"$ref": "#/$defs/b"}, "more": {"enum": ["x" * 99, 1]}},
+        "required": ["key"],
+    }
+    sizes = measure_schema(schema)
+    assert 20 <= sizes.least <= 26
+    assert sizes.stretch == 101
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("ebnf", 'root ::= a{1000}\na ::= b{1000}\nb ::= "x"{1000}'),
+        ("ebnf", 'root ::= a{200}\na ::= b{200}\nb ::= "x"{200}'),
+        ("regex", "a{1000000000}"),
+        ("regex", "(?:a|b){0,1000000000}"),
+        ("json_schema", json.dumps({"properties": {"a": LONG | {"minItems": 5000}}, "required": ["a"],
+                                    "type": "object"})),
+        ("json_schema", json.dumps({"type": "array", "minItems": 10**6})),
+    ],
+)  # fmt: skip
+def test_texts_no_context_holds_are_refused_at_once(engine, kind: str, text: str) -> None:
+    began = time.process_time()
+    with pytest.raises(GrammarError, match="too large") as caught:
+        engine.compile(GrammarSpec(kind, text))
+    assert time.process_time() - began < 0.5
+    if kind == "json_schema":
+        assert caught.value.keyword == "minItems"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("ebnf", 'root ::= a{100}\na ::= b{100}\nb ::= "x"{100}'),
+        ("ebnf", 'root ::= "x" | "xx" c{3000}\nc ::= "x"{300}'),
+        ("regex", "x{9000}"),
+        ("json_schema", json.dumps(LONG)),
+        ("json_schema", json.dumps({"$defs": {"a": LONG}, "$ref": "#/$defs/a"})),
+        ("structural_tag", json.dumps({"format": {"type": "json_schema", "json_schema": LONG}})),
+    ],
+)
+def test_long_forced_text_costs_no_time(engine, vocabulary, kind: str, text: str) -> None:
+    began = time.process_time()
+    state, row = engine.compile(GrammarSpec(kind, text)).start(), np.zeros(vocabulary.words, np.int32)
+    for _ in range(8):
+        assert state.forced() == []
+        state.fill(row)
+        token = int(np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little"))[-1])
+        assert state.accept(token)
+    assert time.process_time() - began < 1
