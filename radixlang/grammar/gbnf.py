@@ -1,7 +1,7 @@
 """The escapes of a GBNF grammar, spelled so that its translation to Lark keeps them.
 
-The library's translator drops zeros of `\\u00e9` and copies escapes into Lark strings that these do not have. Knows
-nothing but text; everything that is no literal and no class stays as it is.
+The library's translator drops zeros of `\\u00e9` and copies escapes into Lark strings that these do not have.
+Knows nothing but text; everything that is no literal and no class stays as it is.
 """
 
 from __future__ import annotations

@@ -136,9 +136,9 @@ class LlguidanceEngine:
 
     def _is_short(self, sizes: Sizes, kind: str) -> bool:
         """Whether no stretch of forced text is long."""
-        if sizes.least > self.bounds.max_least or sizes.count > self.bounds.max_count:
+        if sizes.least > self.bounds.max_least or sizes.repeat > self.bounds.max_count:
             what = f"its shortest text has {sizes.least:,} bytes" if sizes.least > self.bounds.max_least else ""
-            what = what or f"it counts to {sizes.count:,}"
+            what = what or f"it counts to {sizes.repeat:,}"
             least = f"{self.bounds.max_least:,} bytes of text and repeats up to {self.bounds.max_count:,}"
             raise GrammarError(f"{kind} is too large: {what}; at most {least} can be held", param=kind)
         return sizes.stretch <= self.bounds.max_stretch
@@ -170,7 +170,7 @@ def json_options(any_whitespace: bool, schema: Any) -> Any:
 
 
 def _largest_bound(schema: Any) -> tuple[str, str | None]:
-    """Where a schema asks for the most: pointer and keyword of its largest lower bound, or of the schema itself."""
+    """Where a schema asks for the most: pointer and keyword of its largest lower bound, or of the whole."""
     found: tuple[int, str, str | None] = (1, "", None)
     todo = [(schema, "")]
     while todo:

@@ -12,6 +12,7 @@ import json
 import re
 import warnings
 from collections.abc import Callable
+from functools import partial
 from re import _constants as op  # type: ignore[attr-defined]
 from re import _parser as sre  # type: ignore[attr-defined]
 from typing import Any, NamedTuple
@@ -30,11 +31,11 @@ _TOKEN = re.compile(
 
 
 class Sizes(NamedTuple):
-    """Bytes; `count` is the largest number a repeat names."""
+    """Bytes; `repeat` is the largest number a repeat names."""
 
     least: int
     stretch: int
-    count: int = 0
+    repeat: int = 0
 
 
 class _Measure:
@@ -118,7 +119,7 @@ def measure_schema(schema: Any) -> Sizes:
     parts: dict[str, Callable[[], int]] = {}
     measure = _Measure(parts)
     for name, inner in definitions.items():
-        parts[f"#/$defs/{name}"] = lambda inner=inner: _schema(inner, measure)
+        parts[f"#/$defs/{name}"] = partial(_schema, inner, measure)
     return measure.run(lambda: _schema(schema, measure))
 
 
@@ -166,7 +167,7 @@ def measure_lark(text: str) -> Sizes:
     measure = _Measure(parts)
     for match, after in zip(found, [*found[1:], None], strict=True):
         body = text[match.end() : after.start() if after else len(text)]
-        parts[match[1]] = lambda body=body: _Body(body, measure).alternatives()
+        parts[match[1]] = _Body(body, measure).read
     return measure.run(lambda: measure.refer("start"))
 
 
@@ -175,6 +176,11 @@ class _Body:
 
     def __init__(self, text: str, measure: _Measure) -> None:
         self._text, self._at, self._measure = text, 0, measure
+
+    def read(self) -> int:
+        """The least of the whole."""
+        self._at = 0
+        return self.alternatives()
 
     def alternatives(self, close: str = "") -> int:
         """The least of what stands up to the closing sign, or the end."""

@@ -1,8 +1,8 @@
 """A regular expression of Python's in the spelling of the Rust library `regex`, which reads some signs otherwise.
 
 What differs without being refused: `\\w` holds combining marks there and `\\s` lacks four control characters;
-inside brackets `[`, `&&`, `--` and `~~` are operators; `\\Z` is `\\z`. What no automaton means, and what the library
-takes for something else, is refused by name. Knows nothing but text.
+inside brackets `[`, `&&`, `--` and `~~` are operators; `\\Z` is `\\z`. What no automaton means, and what the
+library takes for something else, is refused by name. Knows nothing but text.
 """
 
 from __future__ import annotations

@@ -235,9 +235,7 @@ def test_walks_end_valid(schema: Any) -> None:
 
 
 def test_forced_tokens_stop_before_a_wrong_value() -> None:
-    state = start(
-        {"type": "array", "uniqueItems": True, "minItems": 2, "maxItems": 2, "items": _only("aaaa")}
-    )
+    state = start({"type": "array", "uniqueItems": True, "minItems": 2, "maxItems": 2, "items": _only("aaaa")})
     assert feed(state, '["aaaa", "a') == len('["aaaa", "a')
     assert bytes(b"".join(Vocabulary.tokens[t] for t in state.forced())) in (b"aaa", b"aa", b"a", b"")
 

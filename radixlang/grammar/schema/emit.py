@@ -18,7 +18,20 @@ from radixlang.grammar.schema import pattern
 from radixlang.grammar.schema.compile import Compiler
 from radixlang.grammar.schema.document import Node
 from radixlang.grammar.schema.numbers import common_multiple, holds_multiple, rounded, spellings
-from radixlang.grammar.schema.terms import Arr, Note, Notes, Num, Obj, Plain, Shape, State, Str, canonical, join, least
+from radixlang.grammar.schema.terms import (
+    Arr,
+    Note,
+    Notes,
+    Num,
+    Obj,
+    Plain,
+    Shape,
+    State,
+    Str,
+    canonical,
+    join,
+    least,
+)
 
 MAX_COMBINATIONS = 64  # ways to choose which optional properties are there
 MAX_PATTERNS = 8  # of one string; the library's test whether they exclude one another doubles with each

@@ -123,7 +123,9 @@ _FORMATS = {
     "uri-template": _whole(_template()),
     "json-pointer": _whole(_POINTER),
     "relative-json-pointer": _whole(f"(?:0|[1-9][0-9]*)(?:#|{_POINTER})"),
-    "idn-email": Format(((f"^{_IDN_ATOM}(?:\\.{_IDN_ATOM})*@{_IDN_LABEL}(?:\\.{_IDN_LABEL})*$", True),), exact=False),
+    "idn-email": Format(
+        ((f"^{_IDN_ATOM}(?:\\.{_IDN_ATOM})*@{_IDN_LABEL}(?:\\.{_IDN_LABEL})*$", True),), exact=False
+    ),
     "idn-hostname": _INEXACT,
     "regex": _INEXACT,
 }

@@ -103,7 +103,7 @@ class Obligations:
         return len(named[0]) - 1 - named[0].index(name)
 
     def integers(self, nodes: Nodes) -> tuple[int | None, int | None] | None:
-        """The bounds of a number that must be an integer, where the grammar does not state them; None elsewhere."""
+        """The bounds of a number that must be an integer, where a keyword is left to check; None elsewhere."""
         if not any(_is_integer(self._compiler.keywords(node).get("type")) for node in nodes):
             return None
         if not any(node in self._residual for node in nodes):

@@ -26,7 +26,15 @@ from radixlang.grammar.schema.regex import (
     write_set,
 )
 
-__all__ = ["IrregularPatternError", "Language", "UnsupportedPatternError", "parse", "readable", "universal", "without"]
+__all__ = [
+    "IrregularPatternError",
+    "Language",
+    "UnsupportedPatternError",
+    "parse",
+    "readable",
+    "universal",
+    "without",
+]
 
 _MAX_NFA = 3_000
 _MAX_DFA = 64
