@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from re import _constants as op  # type: ignore[attr-defined]
 from re import _parser as sre  # type: ignore[attr-defined]
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 NEVER = 1 << 62
 PASSES = 4
-"""over a recursive grammar: each takes what refers to itself as long as the pass before found it"""
+"""over a recursive grammar: each takes what refers to itself to be as long as the pass before found it"""
 _SEPARATOR = 2
 
 _RULE = re.compile(r"^[ \t]*[?!]?([A-Za-z_][\w-]*)(?:\[[^\]\n]*\])?(?:\.\d+)?[ \t]*:", re.MULTILINE)
@@ -39,24 +39,25 @@ class Sizes(NamedTuple):
 
 
 class _Measure:
-    """Sizes of named parts that may refer to one another."""
+    """Sizes of named parts that may refer to one another; no depth of references is too much."""
 
     def __init__(self, parts: dict[str, Callable[[], int]]) -> None:
         self._parts = parts
         self._known: dict[str, int] = {}
-        self._before: dict[str, int] = {}
-        self._open: set[str] = set()
+        self._asked: list[str] = []
         self.stretch = 0
-        self.count = 0
+        self.repeat = 0
 
     def run(self, root: Callable[[], int]) -> Sizes:
-        least = root()
+        self._parts[""] = root
+        order = self._ordered()
         for _ in range(PASSES):
-            if self._known == self._before:
+            before = dict(self._known)
+            for name in order:
+                self._known[name] = self._parts[name]()
+            if self._known == before:
                 break
-            self._before, self._known = self._known, {}
-            least = root()
-        return Sizes(least, self.stretch, self.count)
+        return Sizes(self._known[""], self.stretch, self.repeat)
 
     def note(self, size: int) -> int:
         """A part can be that short."""
@@ -65,14 +66,30 @@ class _Measure:
         return min(size, NEVER)
 
     def refer(self, name: str) -> int:
-        if name in self._known:
-            return self._known[name]
-        if name in self._open or name not in self._parts:
-            return self._before.get(name, 0)
-        self._open.add(name)
-        size = self._known[name] = self._parts[name]()
-        self._open.discard(name)
-        return size
+        """The size of a part, as far as it is known; 0 at first, for all of them."""
+        self._asked.append(name)
+        return self._known.get(name, 0)
+
+    def _ordered(self) -> list[str]:
+        """The parts that the root needs, each behind those that it refers to where it is not one of theirs."""
+        order: list[str] = []
+        seen = {""}
+        stack = [("", self._needs(""))]
+        while stack:
+            name, needs = stack[-1]
+            follows = next((each for each in needs if each not in seen), None)
+            if follows is None:
+                order.append(name)
+                stack.pop()
+            else:
+                seen.add(follows)
+                stack.append((follows, self._needs(follows)))
+        return order
+
+    def _needs(self, name: str) -> Iterator[str]:
+        self._asked = []
+        self._parts[name]()
+        return iter([each for each in dict.fromkeys(self._asked) if each in self._parts])
 
 
 # ---- regular expressions
@@ -86,7 +103,7 @@ def measure_regex(pattern: str) -> Sizes:
 
 def _regex(pattern: str, measure: _Measure) -> int:
     counts = [int(count[:18]) for count in re.findall(r"\{(\d+)", pattern) + re.findall(r",(\d+)\}", pattern)]
-    measure.count = max([measure.count, *counts])
+    measure.repeat = max([measure.repeat, *counts])
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -200,7 +217,7 @@ class _Body:
                 last = 0
             elif token[0] in "{~" and len(token) > 1:
                 numbers = [int(number[:18]) for number in re.findall(r"\d+", token)]
-                self._measure.count = max(self._measure.count, *numbers)
+                self._measure.repeat = max(self._measure.repeat, *numbers)
                 last = self._measure.note(last * numbers[0])
             elif token != "+":
                 size, last = self._measure.note(size + last), self._item(token)

@@ -62,6 +62,14 @@ def test_schemas_are_measured_through_recursion() -> None:
     assert sizes.stretch == 101
 
 
+def test_long_chains_of_references_are_measured() -> None:
+    rules = [f'a{i}: "x" a{i + 1}' for i in range(5000)]
+    assert measure_lark("\n".join(["start: a0", *rules, 'a5000: "y"']))[:2] == (5001, 5001)
+    definitions = {f"s{i}": {"type": "array", "prefixItems": [{"$ref": f"#/$defs/s{i + 1}"}], "minItems": 1}
+                   for i in range(5000)}  # fmt: skip
+    assert measure_schema({"$ref": "#/$defs/s0", "$defs": definitions}).least == 10_000
+
+
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
