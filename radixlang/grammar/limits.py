@@ -28,5 +28,7 @@ class GrammarLimits:
     max_stretch: int = 2_048
     """bytes that may be forced at once; beyond, nothing is forced and every token is asked for: the library looks
     through all of a forced stretch at each step, four microseconds a byte"""
+    max_nested_stretch: int = 256
+    """the same for recursive grammars, where a stretch may end as many parts as the text has begun"""
     max_count: int = 1_000_000
     """of one counted repeat; the library unfolds larger ones before it counts its steps"""

@@ -141,7 +141,8 @@ class LlguidanceEngine:
             what = what or f"it counts to {sizes.repeat:,}"
             least = f"{self.bounds.max_least:,} bytes of text and repeats up to {self.bounds.max_count:,}"
             raise GrammarError(f"{kind} is too large: {what}; at most {least} can be held", param=kind)
-        return sizes.stretch <= self.bounds.max_stretch
+        most = self.bounds.max_nested_stretch if sizes.recursive else self.bounds.max_stretch
+        return sizes.stretch <= most
 
     def _grammar(self, text: str, kind: str) -> LlguidanceGrammar:
         matcher = LLMatcher(self.tokenizer, text, log_level=0, limits=self.limits)

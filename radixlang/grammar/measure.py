@@ -31,11 +31,14 @@ _TOKEN = re.compile(
 
 
 class Sizes(NamedTuple):
-    """Bytes; `repeat` is the largest number a repeat names."""
+    """Bytes. `repeat` is the largest number a repeat names; `recursive`: parts contain themselves, so that many may
+    be left to finish at once.
+    """
 
     least: int
     stretch: int
     repeat: int = 0
+    recursive: bool = False
 
 
 class _Measure:
@@ -47,6 +50,7 @@ class _Measure:
         self._asked: list[str] = []
         self.stretch = 0
         self.repeat = 0
+        self.recursive = False
 
     def run(self, root: Callable[[], int]) -> Sizes:
         self._parts[""] = root
@@ -57,7 +61,7 @@ class _Measure:
                 self._known[name] = self._parts[name]()
             if self._known == before:
                 break
-        return Sizes(self._known[""], self.stretch, self.repeat)
+        return Sizes(self._known[""], self.stretch, self.repeat, self.recursive)
 
     def note(self, size: int) -> int:
         """A part can be that short."""
@@ -74,12 +78,16 @@ class _Measure:
         """The parts that the root needs, each behind those that it refers to where it is not one of theirs."""
         order: list[str] = []
         seen = {""}
+        done: set[str] = set()
         stack = [("", self._needs(""))]
         while stack:
             name, needs = stack[-1]
-            follows = next((each for each in needs if each not in seen), None)
-            if follows is None:
+            follows = next(needs, None)
+            if follows in seen:
+                self.recursive |= follows not in done
+            elif follows is None:
                 order.append(name)
+                done.add(name)
                 stack.pop()
             else:
                 seen.add(follows)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from radixlang.grammar.errors import GrammarError
+from radixlang.grammar.rust_regex import as_rust
 
 if TYPE_CHECKING:
     from radixlang.grammar.vocabulary import Vocabulary
@@ -188,7 +189,10 @@ class _Lark:
     def _regex(self, value: dict[str, Any], at: str, depth: int) -> str:
         from llguidance import regex_to_lark
 
-        return self._lexeme(f"/{regex_to_lark(self._string(value, 'pattern', at))}/")
+        try:
+            return self._lexeme(f"/{regex_to_lark(as_rust(self._string(value, 'pattern', at)))}/")
+        except GrammarError as error:
+            raise self._error(str(error).removesuffix("."), f"{at}/pattern") from None
 
     def _grammar(self, value: dict[str, Any], at: str, depth: int) -> str:
         raise self._error("grammars inside tags are not supported; use `ebnf`, `regex` or `json_schema`", at)

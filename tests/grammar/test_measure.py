@@ -62,6 +62,11 @@ def test_schemas_are_measured_through_recursion() -> None:
     assert sizes.stretch == 101
 
 
+def test_recursion_is_seen() -> None:
+    assert measure_lark('start: a b\na: b\nb: "x"').recursive is False
+    assert measure_lark('start: a\na: b?\nb: "x" a').recursive is True
+
+
 def test_long_chains_of_references_are_measured() -> None:
     rules = [f'a{i}: "x" a{i + 1}' for i in range(5000)]
     assert measure_lark("\n".join(["start: a0", *rules, 'a5000: "y"']))[:2] == (5001, 5001)
@@ -97,6 +102,7 @@ def test_texts_no_context_holds_are_refused_at_once(engine, kind: str, text: str
         ("ebnf", 'root ::= a{100}\na ::= b{100}\nb ::= "x"{100}'),
         ("ebnf", 'root ::= "x" | "xx" c{3000}\nc ::= "x"{300}'),
         ("regex", "x{9000}"),
+        ("ebnf", 'root ::= "xx" root c | "yy"\nc ::= "z"{300}'),
         ("json_schema", json.dumps(LONG)),
         ("json_schema", json.dumps({"$defs": {"a": LONG}, "$ref": "#/$defs/a"})),
         ("structural_tag", json.dumps({"format": {"type": "json_schema", "json_schema": LONG}})),

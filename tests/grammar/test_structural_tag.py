@@ -10,7 +10,7 @@ import pytest
 from radixlang.grammar.errors import GrammarError
 from radixlang.grammar.limits import GrammarLimits
 from radixlang.grammar.llg import LlguidanceEngine
-from radixlang.grammar.structural_tag import MAX_DEPTH, MAX_NODES
+from radixlang.grammar.structural_tag import MAX_DEPTH, MAX_NODES, to_lark
 from radixlang.messages import GrammarSpec
 
 NUMBER = {"type": "json_schema", "json_schema": {"type": "integer"}}
@@ -190,3 +190,11 @@ def test_depth_is_limited(engine) -> None:
         deep = {"type": "sequence", "elements": [deep]}
     with pytest.raises(GrammarError, match="levels"):
         engine.compile(GrammarSpec("structural_tag", json.dumps({"format": deep})))
+
+
+def test_expressions_mean_what_they_mean_elsewhere(vocabulary) -> None:
+    tag = {"format": {"type": "regex", "pattern": "a++b"}}
+    with pytest.raises(
+        GrammarError, match="at #/format/pattern, regex cannot be held: it uses possessive repeats"
+    ):
+        to_lark(tag, vocabulary)
