@@ -31,7 +31,7 @@ _TOKEN = re.compile(
 
 
 class Sizes(NamedTuple):
-    """Bytes. `repeat` is the largest number a repeat names; `recursive`: parts contain themselves, so that many may
+    """Bytes. `repeat` is the largest number a repeat names; `recursive`: parts contain themselves, many may
     be left to finish at once.
     """
 
