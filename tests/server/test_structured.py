@@ -491,3 +491,18 @@ def test_what_is_served_is_told(server: Live, qwen: Live) -> None:
 def test_unknown_parsers_end_the_start(flag: str) -> None:
     with pytest.raises(ConfigError, match=f"--{flag.replace('_', '-')} 'x'.* known are: auto, none, "):
         make_hub(**{flag: "x"})[2].resolve()
+
+
+@pytest.mark.parametrize("name", ["qwen3", "kimi", "mistral", "deepseek-v3"])
+def test_a_model_without_marks_answers_at_once(name: str) -> None:
+    with live(tool_call_parser="hermes", reasoning_parser=name) as server:
+        on = {"enable_thinking": True}
+        message, _ = both(server, ask("Yes.", regex="Yes\\.", **on))
+        assert (message["reasoning_content"], message["content"]) == (None, "Yes.")
+        assert (spec(server).thinking_end, spec(server).thinking_start) == ((), None)
+        error = server.refused(CHAT, ask("x", thinking_budget=4, **on))
+        assert (error["param"], "no token" in error["message"]) == ("thinking_budget", True)
+    with live(reasoning_parser="deepseek-r1") as server:  # always begins inside its thoughts
+        message, _ = both(server, ask("Hm.</think>Yes.", regex="Yes\\."))
+        assert (message["reasoning_content"], message["content"]) == ("Hm.", "Yes.")
+        assert spec(server).thinking_end == tuple(b"</think>")

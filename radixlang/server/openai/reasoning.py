@@ -90,13 +90,26 @@ def thoughts_of(hub: Hub, prompt: str, variables: dict[str, Any], continued: boo
 def behind_thoughts(
     hub: Hub, spec: GrammarSpec | None, thoughts: Thoughts, budget: int | None
 ) -> tuple[GrammarSpec | None, Thoughts]:
-    """The constraint, which begins where the thoughts end, and the thoughts as it makes them."""
+    """The constraint, which begins where the thoughts end, and the thoughts as it makes them.
+
+    Raises:
+        RequestError: a budget for thoughts whose beginning no token tells.
+    """
     format = thoughts.format
     if format is None or thoughts.opened is False or (spec is None and budget is None):
         return spec, thoughts
+    start = None if thoughts.opened else hub.parsers.start_id(format)
+    if not (thoughts.opened or start is not None or format.answer_start):
+        # Whether the model thinks is told by its first token. A vocabulary without that token is one of a model
+        # that was not taught to think.
+        if spec is None:
+            raise RequestError(
+                f"A thinking budget cannot be held: {format.start!r} is no token of this model, and the prompt "
+                "does not begin the thoughts.",
+                BUDGET,
+            )
+        return spec, Thoughts(format, False, thoughts.end_ids)
     end = hub.parsers.end_ids(format, forced=budget is not None)
     spec = spec or GrammarSpec("any", "")
-    # Whether the model thinks is told by its first token; where that cannot be, it has to think.
-    start = None if thoughts.opened else hub.parsers.start_id(format)
     spec = msgspec.structs.replace(spec, thinking_end=end, thinking_budget=budget, thinking_start=start)
     return spec, Thoughts(format, None if start is not None else True, thoughts.end_ids)
