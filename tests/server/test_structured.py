@@ -39,6 +39,10 @@ CALLS = (
 )
 
 
+def tool_of(parameters: Any, **more: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "f", "parameters": parameters, **more}}
+
+
 def ask(say: str, **fields: Any) -> dict[str, Any]:
     """A request that the fake engine answers with `say`."""
     return {"messages": [{"role": "user", "content": f"[say:{say}]"}], **fields}
@@ -210,6 +214,30 @@ def test_native_constraints(server: Live) -> None:
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools", "tools[0].function.name"),
         ({"tools": [{"type": "function", "function": {"name": "a", "parameters": 3}}]}, "tools", "parameters"),
         ({"thinking_budget": 5}, "thinking_budget", "--reasoning-parser"),
+        ({"structured_outputs": {"foo": 1}}, "structured_outputs", "foo"),
+        ({"structured_outputs": {"regex": "a", "foo": 1}}, "structured_outputs", "foo"),
+        ({"structured_outputs": {}}, "structured_outputs", "needs one of"),
+        ({"structured_outputs": {"json_object": False}}, "structured_outputs", "needs one of"),
+        ({"structured_outputs": {"regex": ""}}, "structured_outputs", "needs one of"),
+        ({"response_format": {"type": "json_object", "strict": True}}, "response_format", "strict"),
+        ({"response_format": {"type": "json_object", "json_schema": {}}}, "response_format", "no json_schema"),
+        ({"response_format": {"type": "text", "schema": SCHEMA}}, "response_format", "no schema"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"shema": {}}}}, "response_format", "shema"),
+        ({"guided_decoding_backend": "outlines"}, "guided_decoding_backend", "--grammar-backend"),
+        ({"grammar": 'root ::= "a"'}, "grammar", "ebnf"),
+        ({"extra_body": {"regex": "a"}}, "extra_body", "into the body"),
+        ({"reasoning_effort": "zz"}, "reasoning_effort", "zz"),
+        ({"reasoning": {"effort": "zz"}}, "reasoning", "zz"),
+        ({"reasoning": {"max_tokens": 3}}, "reasoning", "max_tokens"),
+        ({"thinking": {"type": "enabled", "budget": 3}}, "thinking", "budget"),
+        ({"tools": [CLOCK, WEATHER, CLOCK]}, "tools", "tools[2].function.name 'clock' is taken"),
+        *(
+            ({"tools": [tool_of(parameters)], "tool_choice": choice}, "tools", "must describe an object")
+            for parameters in ({"type": "integer", "maximum": 3}, {"type": ["array", "null"]}, {"type": "obj"})
+            for choice in ("auto", "required", "none")
+        ),
+        ({"tools": [tool_of({"properties": {"a": {"type": "whole"}}})]}, "tools", "/properties/a"),
+        ({"tools": [tool_of({}, strict=True)]}, "tools", "no tool-call syntax"),
     ],
 )
 def test_refusals(server: Live, fields: dict, param: str, words: str) -> None:
@@ -224,6 +252,44 @@ def test_a_bad_tool_schema_names_the_place(server: Live, qwen: Live) -> None:
         assert error["param"] == "tools"
         assert "'f'" in error["message"]
         assert "/properties/a" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "value", "words"),
+    [
+        *(("/generate", name, "a", "inside sampling_params") for name in ("json_schema", "regex", "ebnf")),
+        ("/generate", "structural_tag", {"format": {}}, "inside sampling_params"),
+        ("/generate", "response_format", {"type": "json_object"}, "sampling_params.json_schema"),
+        ("/generate", "structured_outputs", {"regex": "a"}, "sampling_params"),
+        ("/generate", "guided_regex", "a", "sampling_params"),
+        ("/generate", "tools", [CLOCK], "/v1/chat/completions"),
+        ("/v1/completions", "tools", [CLOCK], "/v1/chat/completions"),
+        ("/v1/completions", "tool_choice", "required", "/v1/chat/completions"),
+    ],
+)
+def test_what_stands_in_the_wrong_place(server: Live, path: str, field: str, value: Any, words: str) -> None:
+    prompt = "text" if path == "/generate" else "prompt"
+    error = server.refused(path, {prompt: "x", field: value})
+    assert (error["param"], words in error["message"]) == (field, True), error
+
+
+def test_arguments_are_objects(server: Live) -> None:
+    reference = {"$schema": "http://json-schema.org/draft-07/schema#", "definitions": {"a": {}}}
+    for parameters, rest in (
+        ({"properties": {"a": {"type": "integer"}}}, {"properties": {"a": {"type": "integer"}}}),
+        ({"type": ["object", "null"]}, {}),
+        ({"anyOf": [{"required": ["a"]}, {"type": "integer"}]},) * 2,
+        ({**reference, "$ref": "#/definitions/a"}, {**reference, "allOf": [{"$ref": "#/definitions/a"}]}),
+    ):
+        server.ok(CHAT, ask("x", tools=[tool_of(parameters)], tool_choice="required"))
+        held = json.loads(spec(server).text)["$defs"]["tool0"]
+        assert held == {**rest, "type": "object", "$id": "tool:0"}
+
+
+def test_no_engine_holds_a_strict_tool() -> None:
+    with live(tool_call_parser="qwen", grammar_backend="none") as bare:
+        error = bare.refused(CHAT, ask("x", tools=[strict_of(WEATHER)]))
+        assert (error["param"], "--grammar-backend is none" in error["message"]) == ("tools", True)
 
 
 # ---- tools ----

@@ -17,7 +17,7 @@ from radixlang.grammar.errors import GrammarError
 from radixlang.grammar.schema import Normalised, normalise
 from radixlang.grammar.spec import read_json
 from radixlang.parsers.tools import Syntax, Tool
-from radixlang.parsers.tools.plain_json import PlainJson, calls_schema
+from radixlang.parsers.tools.plain_json import PlainJson, calls_schema, standing_alone
 from radixlang.parsers.tools.syntax import either, schema_format
 from radixlang.server.openai.structured import Constraint
 
@@ -50,9 +50,10 @@ def check_tools(tools: list[dict[str, Any]] | None) -> list[Tool]:
     """The functions of a request.
 
     Raises:
-        RequestError: a tool that is no function, or whose name or parameters are malformed; says which.
+        RequestError: a tool that is no function, whose name is taken, or whose name or parameters are malformed;
+            says which.
     """
-    out = []
+    out: dict[str, Tool] = {}
     for i, tool in enumerate(tools or ()):
         function = tool.get("function")
         if (
@@ -67,15 +68,28 @@ def check_tools(tools: list[dict[str, Any]] | None) -> list[Tool]:
                 f"tools[{i}].function.name must be 1 to 256 characters without white space, quotes and brackets.",
                 "tools",
             )
+        if name in out:
+            raise RequestError(f"tools[{i}].function.name {name!r} is taken: each tool needs its own name.", "tools")
         parameters = function.get("parameters")
         if parameters is None:
             parameters = {"type": "object", "properties": {}, "additionalProperties": False}
         elif not isinstance(parameters, dict):
             raise RequestError(f"tools[{i}].function.parameters must be a JSON schema.", "tools")
-        elif not parameters:
-            parameters = {"type": "object"}
-        out.append(Tool(name, parameters))
-    return out
+        else:
+            parameters = _of_object(parameters, f"tools[{i}].function.parameters")
+        out[name] = Tool(name, parameters)
+    return list(out.values())
+
+
+def _of_object(schema: dict[str, Any], where: str) -> dict[str, Any]:
+    """The schema of a call's arguments, which takes objects only: what else it may allow is left out."""
+    kinds = schema.get("type", "object")
+    kinds = kinds if isinstance(kinds, list) else [kinds]
+    if "object" not in kinds:
+        raise RequestError(
+            f'{where} must describe an object: its type must be "object", not {json.dumps(schema["type"])}.', "tools"
+        )
+    return {**standing_alone(schema), "type": "object"}
 
 
 def tool_use(tools: list[dict[str, Any]] | None, choice: Any, parallel: bool | None) -> ToolUse:
@@ -148,11 +162,18 @@ def plan_calls(use: ToolUse, syntax: Syntax | None, answer: Constraint | None, c
                 "tool_choice",
             )
         return _forced(use, syntax)
-    if syntax is None:
-        return CallPlan(answer)
-    if not constrain:
-        return CallPlan(answer, syntax)
-    return _free(use, syntax, answer)
+    if syntax is not None and constrain:
+        return _free(use, syntax, answer)
+    for tool in use.tools:
+        _normalised(tool)
+        if tool.name in use.strict:
+            why = "it has no tool-call syntax" if syntax is None else "--grammar-backend is none"
+            raise RequestError(
+                f"This server cannot hold the strict tool {tool.name!r} under tool_choice auto ({why}): leave strict "
+                "out, or force the call.",
+                "tools",
+            )
+    return CallPlan(answer, syntax)
 
 
 def _forced(use: ToolUse, syntax: Syntax | None) -> CallPlan:
