@@ -31,6 +31,14 @@ _MEMBERS: dict[str, tuple[str, ...]] = {
 }
 """type of a format → its members; the methods of `_Lark` say what they mean"""
 
+_SAYS_NOTHING = frozenset({"title", "description", "default", "examples", "$comment", "deprecated"})
+_BARE = frozenset({"type", "enum"}) | _SAYS_NOTHING
+_PARAMETERS = (
+    frozenset({"type", "properties", "required", "additionalProperties", "$defs", "definitions", "$schema"})
+    | _SAYS_NOTHING
+)
+"""keywords of the schema of `qwen_xml_parameter` that are held, or say nothing"""
+
 STYLES = ("json", "qwen_xml", "qwen_xml_parameter")
 
 ANY = r"(?s:.*)"
@@ -155,6 +163,11 @@ class _Lark:
         if not isinstance(item, str):
             raise self._error(f"`{key}` must be a text", f"{at}/{key}")
         return item
+
+    def _only(self, schema: dict[str, Any], known: frozenset[str], at: str) -> None:
+        extra = next((key for key in schema if key not in known), None)
+        if extra is not None:
+            raise self._error(f"`{extra}` cannot be held in this notation", at)
 
     def _flag(self, value: dict[str, Any], key: str, at: str) -> bool:
         item = value.get(key)
@@ -305,11 +318,14 @@ class _Lark:
         required = schema.get("required", [])
         if not isinstance(properties, dict) or not isinstance(required, list):
             raise self._error("`properties` must be an object and `required` a list", f"{at}/json_schema")
+        self._only(schema, _PARAMETERS, f"{at}/json_schema")
         parts = []
         for name, inner in properties.items():
             here = f"{at}/json_schema/properties/{name}"
             definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
             bare = isinstance(inner, dict) and inner.get("type") == "string"
+            if bare:
+                self._only(inner, _BARE, here)
             if bare and "enum" in inner:
                 body = self._rule(" | ".join(_quoted(str(item)) for item in inner["enum"])) + r' "\n</parameter>"'
             elif bare:

@@ -237,7 +237,7 @@ def test_native_constraints(server: Live) -> None:
             for choice in ("auto", "required", "none")
         ),
         ({"tools": [tool_of({"properties": {"a": {"type": "whole"}}})]}, "tools", "/properties/a"),
-        ({"tools": [tool_of({}, strict=True)]}, "tools", "no tool-call syntax"),
+        ({"tools": [tool_of({}, strict=True)]}, "tools", "has no tool-call syntax"),
     ],
 )
 def test_refusals(server: Live, fields: dict, param: str, words: str) -> None:
@@ -290,6 +290,7 @@ def test_no_engine_holds_a_strict_tool() -> None:
     with live(tool_call_parser="qwen", grammar_backend="none") as bare:
         error = bare.refused(CHAT, ask("x", tools=[strict_of(WEATHER)]))
         assert (error["param"], "--grammar-backend is none" in error["message"]) == ("tools", True)
+        assert "force the call" not in error["message"]
 
 
 # ---- tools ----
@@ -374,11 +375,57 @@ def strict_of(tool: dict[str, Any]) -> dict[str, Any]:
     return {**tool, "function": {**tool["function"], "strict": True}}
 
 
-def test_a_stop_string_may_cut_a_call(qwen: Live) -> None:
-    body = ask(CALLS, tools=[WEATHER], tool_choice="required", stop=["Ro"], enable_thinking=False)
-    message, reason = both(qwen, body)
+def test_stop_strings_leave_forced_calls_alone(qwen: Live) -> None:
+    body = ask(CALLS, tools=[WEATHER, CLOCK], stop=["Ro"], stop_regex="[0-9]", enable_thinking=False)
+    message, reason = both(qwen, {**body, "tool_choice": "required"})
+    assert (len(message["tool_calls"]), reason) == (2, "tool_calls")
+    message, reason = both(qwen, body)  # a free call is cut, and the answer says by what
     assert reason == "stop"
     assert message["tool_calls"][0]["function"]["arguments"] == '{"city": "'
+    assert qwen.ok(CHAT, body)["choices"][0]["matched_stop"] == "Ro"
+
+
+@pytest.mark.parametrize("choice", ["required", "auto"])
+def test_a_cut_call_leaves_no_marks(qwen: Live, choice: str) -> None:
+    begun = CALLS.index("get_weather") + len('get_weather"')
+    for length in range(len("<tool_call>"), len(CALLS)):
+        body = ask(CALLS, tools=[WEATHER, CLOCK], tool_choice=choice, max_tokens=length, enable_thinking=False)
+        (answer,) = qwen.ok(CHAT, body)["choices"]
+        message = answer["message"]
+        calls = [call["function"] for call in message.get("tool_calls", ())]
+        assert answer["finish_reason"] == "length"
+        # Under auto the beginning of a second mark may be text.
+        assert message["content"] == "" or (choice == "auto" and "<tool_call>".startswith(message["content"]))
+        assert bool(calls) == (length >= begun), length
+        if calls:
+            assert calls[0]["name"] == "get_weather"
+            assert '{"city": "Rome", "days": 2}'.startswith(calls[0]["arguments"])
+    for length in (30, 70, 100):
+        both(
+            qwen, ask(CALLS, tools=[WEATHER, CLOCK], tool_choice=choice, max_tokens=length, enable_thinking=False)
+        )
+
+
+@pytest.mark.parametrize("name", ["none", "llama3", "deepseekv3", "kimi_k2", "gpt-oss", "qwen3_coder"])
+def test_no_cut_of_forced_calls_shows(name: str) -> None:
+    texts = {
+        "none": '[{"name": "clock", "parameters": {}}]',
+        "llama3": '{"name": "clock", "parameters": {}}',
+        "deepseekv3": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>clock\n```json\n{}\n```",
+        "kimi_k2": "<|tool_calls_section_begin|>"
+        "<|tool_call_begin|>functions.clock:0<|tool_call_argument_begin|>{}",
+        "gpt-oss": "<|channel|>commentary to=functions.clock <|constrain|>json<|message|>{}",
+        "qwen3_coder": "<tool_call>\n<function=clock>\n</function>\n</tool_call>",
+    }
+    with live(tool_call_parser=name) as server:
+        size, called = len(texts[name].encode()), False
+        for length in range(len("<|channel|>") if name == "gpt-oss" else 1, size):
+            body = ask(texts[name], tools=[CLOCK], tool_choice="required", max_tokens=length)
+            message = server.ok(CHAT, body)["choices"][0]["message"]
+            assert message["content"] == "", length
+            assert called <= bool(message.get("tool_calls")), length
+            called = bool(message.get("tool_calls"))
+        assert called
 
 
 def test_schemas_that_no_grammar_states() -> None:

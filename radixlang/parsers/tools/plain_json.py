@@ -53,6 +53,6 @@ def _alone(schema: Any, name: str) -> Any:
 def standing_alone(schema: dict[str, Any]) -> dict[str, Any]:
     """The same schema, to which keywords may be added: drafts 4 to 7 know nothing beside a reference."""
     if "$ref" in schema and any(f"draft-0{n}" in str(schema.get("$schema")) for n in (4, 6, 7)):
-        kept = {key: schema[key] for key in ("$schema", "definitions", "$defs") if key in schema}
+        kept: dict[str, Any] = {key: schema[key] for key in ("$schema", "definitions", "$defs") if key in schema}
         return {**kept, "allOf": [{"$ref": schema["$ref"]}]}
     return schema

@@ -116,8 +116,8 @@ def constraint_of(body: StructuredFields) -> Constraint | None:
     refuse(body, {"guided_whitespace_pattern": _WHITESPACE, **_REFUSED})
     if body.guided_decoding_backend not in (None, "", "auto"):
         raise RequestError(
-            f"guided_decoding_backend {body.guided_decoding_backend!r} is not supported: --grammar-backend chooses "
-            "the engine for the whole server; leave it out, or say auto.",
+            f"guided_decoding_backend {body.guided_decoding_backend!r} is not supported: --grammar-backend "
+            "chooses the engine for the whole server; leave it out, or say auto.",
             "guided_decoding_backend",
         )
     found = list(_constraints(body))

@@ -24,6 +24,9 @@ from radixlang.server.openai.structured import Constraint
 _NAME = re.compile(r"""[^\s"'<>(){}\[\]=,;:|\\]{1,256}""")
 
 
+_NO_SYNTAX = "the server has no tool-call syntax", "leave strict out, or force the call"
+
+
 @dataclass(frozen=True)
 class ToolUse:
     """`shown` are the tools of the template, `tools` those that may be called. `choice` none, auto or required."""
@@ -38,12 +41,15 @@ class ToolUse:
 @dataclass(frozen=True)
 class CallPlan:
     """How calls get into an answer: its `constraint`, and the `syntax` by which they are read (None: not at all).
-    `eager`: the constraint makes sure that what begins as a call is one. `thinks`: it has room for thoughts."""
+    `eager`: the constraint makes sure that what begins as a call is one. `thinks`: it has room for thoughts.
+    `marked` as in the parsers' `Output`; `only`: the answer is nothing but calls."""
 
     constraint: Constraint | None
     syntax: Syntax | None = None
     eager: bool = False
     thinks: bool = False
+    marked: bool = False
+    only: bool = False
 
 
 def check_tools(tools: list[dict[str, Any]] | None) -> list[Tool]:
@@ -69,7 +75,9 @@ def check_tools(tools: list[dict[str, Any]] | None) -> list[Tool]:
                 "tools",
             )
         if name in out:
-            raise RequestError(f"tools[{i}].function.name {name!r} is taken: each tool needs its own name.", "tools")
+            raise RequestError(
+                f"tools[{i}].function.name {name!r} is taken: each tool needs its own name.", "tools"
+            )
         parameters = function.get("parameters")
         if parameters is None:
             parameters = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -87,7 +95,8 @@ def _of_object(schema: dict[str, Any], where: str) -> dict[str, Any]:
     kinds = kinds if isinstance(kinds, list) else [kinds]
     if "object" not in kinds:
         raise RequestError(
-            f'{where} must describe an object: its type must be "object", not {json.dumps(schema["type"])}.', "tools"
+            f'{where} must describe an object: its type must be "object", not {json.dumps(schema["type"])}.',
+            "tools",
         )
     return {**standing_alone(schema), "type": "object"}
 
@@ -167,11 +176,9 @@ def plan_calls(use: ToolUse, syntax: Syntax | None, answer: Constraint | None, c
     for tool in use.tools:
         _normalised(tool)
         if tool.name in use.strict:
-            why = "it has no tool-call syntax" if syntax is None else "--grammar-backend is none"
+            why, remedy = _NO_SYNTAX if constrain else ("--grammar-backend is none", "leave strict out")
             raise RequestError(
-                f"This server cannot hold the strict tool {tool.name!r} under tool_choice auto ({why}): leave strict "
-                "out, or force the call.",
-                "tools",
+                f"The strict tool {tool.name!r} cannot be held under tool_choice auto ({why}): {remedy}.", "tools"
             )
     return CallPlan(answer, syntax)
 
@@ -180,9 +187,11 @@ def _forced(use: ToolUse, syntax: Syntax | None) -> CallPlan:
     exact = [not _normalised(tool).residual for tool in use.tools]
     if syntax is not None and all(exact) and all(map(syntax.states, use.tools)):
         tag = syntax.structural_tag(use.tools, at_least_one=True, parallel=use.parallel)
-        return CallPlan(_tag(tag), syntax, True, syntax.thoughts)
+        return CallPlan(_tag(tag), syntax, True, syntax.thoughts, marked=True, only=not syntax.thoughts)
     schema = calls_schema(use.tools, use.parallel)
-    return CallPlan(Constraint("json_schema", json.dumps(schema, ensure_ascii=False), "tools"), PlainJson(), True)
+    return CallPlan(
+        Constraint("json_schema", json.dumps(schema, ensure_ascii=False), "tools"), PlainJson(), True, only=True
+    )
 
 
 def _free(use: ToolUse, syntax: Syntax, answer: Constraint | None) -> CallPlan:
@@ -211,7 +220,7 @@ def _free(use: ToolUse, syntax: Syntax, answer: Constraint | None) -> CallPlan:
         tools.append(held)
     if answer is None:
         tag = syntax.structural_tag(tools, parallel=use.parallel)
-        return CallPlan(_tag(tag), syntax, True, syntax.thoughts)
+        return CallPlan(_tag(tag), syntax, True, syntax.thoughts, marked=True)
     if answer.kind != "json_schema" or not syntax.marked:
         return CallPlan(answer, syntax)
     schema = read_json(answer.text, answer.param)
