@@ -45,8 +45,10 @@ REFUSED = {
 }
 
 
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """how much to think; what each means is the chat template's"""
+
+Effort = Annotated[str, Meta(extra_json_schema={"enum": list(EFFORTS)})]
 
 
 class StreamOptions(msgspec.Struct, kw_only=True):

@@ -12,14 +12,24 @@ from radixlang.errors import RequestError
 from radixlang.messages import GrammarSpec
 from radixlang.parsers.reasoning import SWITCHES, ThinkingFormat
 from radixlang.server.hub import Hub
-from radixlang.server.openai.protocol import ChatBody, Thinking
+from radixlang.server.openai.protocol import EFFORTS, ChatBody, Thinking
 
 BUDGET = "thinking_budget"
 MOST = 2**31 - 1
 
 
 def template_variables(body: ChatBody) -> dict[str, Any]:
-    """`chat_template_kwargs` with what other fields say about thinking; the former have the last word."""
+    """`chat_template_kwargs` with what other fields say about thinking; the former have the last word.
+
+    Raises:
+        RequestError: an effort that there is not.
+    """
+    efforts = {"reasoning_effort": body.reasoning_effort}
+    efforts["reasoning.effort"] = body.reasoning.effort if body.reasoning else None
+    for name, value in efforts.items():
+        if isinstance(value, str) and value not in EFFORTS:
+            known = ", ".join(EFFORTS)
+            raise RequestError(f"{name} must be one of {known}, or a number, not {value!r}.", name)
     effort, enabled = body.reasoning_effort, body.enable_thinking
     if body.reasoning is not None:
         effort = body.reasoning.effort if effort is None else effort
