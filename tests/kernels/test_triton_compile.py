@@ -28,6 +28,8 @@ KERNELS = {
     "_skinny_kernel",
     "_matvec_kernel",
     "_bitmask_kernel",
+    "_mask_kernel",
+    "_advance_kernel",
     "_page_copy_kernel",
     "_exact_linear_kernel",
     "_exact_attention_kernel",
