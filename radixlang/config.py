@@ -128,7 +128,9 @@ class ScheduleConfig:
 class GrammarConfig:
     """Structured output."""
 
-    grammar_backend: str = flag("auto", "Engine of constraints: auto, native, llguidance, xgrammar or none.")
+    grammar_backend: str = flag(
+        "auto", "Engine of constraints: auto, native, llguidance, or none for a server that takes no constraints."
+    )
     constrained_json_any_whitespace: bool = flag(
         False, "Let constrained JSON be laid out freely; otherwise its separators are exactly ', ' and ': '."
     )
@@ -337,10 +339,10 @@ class Config:
             self.cache.radix_eviction_policy,
             "--radix-eviction-policy",
         )
-        if self.grammar.grammar_backend not in ("auto", "none"):
-            check_name(
-                "grammar backend", "radixlang.grammar:ENGINES", self.grammar.grammar_backend, "--grammar-backend"
-            )
+        engine = self.grammar.grammar_backend
+        check_name(
+            "grammar backend", "radixlang.grammar:ENGINES", engine, "--grammar-backend", also=("auto", "none")
+        )
         for what, where, name, spelling in (
             ("reasoning parser", "radixlang.parsers.reasoning:NAMES", v.reasoning_parser, "--reasoning-parser"),
             ("tool-call parser", "radixlang.parsers.tools:NAMES", v.tool_call_parser, "--tool-call-parser"),

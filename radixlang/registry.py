@@ -8,7 +8,7 @@ visible in the seam's `__init__`; other packages add entries through the Python 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar
 
@@ -65,13 +65,13 @@ class Registry(Generic[T]):
         return value
 
 
-def check_name(what: str, where: str, name: str, flag: str) -> None:
-    """Check that the registry or list of names at `where` ("module:ATTRIBUTE") knows `name`.
+def check_name(what: str, where: str, name: str, flag: str, also: Sequence[str] = ()) -> None:
+    """Check that the registry or list of names at `where` ("module:ATTRIBUTE") or `also` knows `name`.
 
     Raises:
         ConfigError: unknown; names the flag and lists the known names.
     """
     module, _, attribute = where.partition(":")
     registry: Collection[str] = getattr(importlib.import_module(module), attribute)
-    if name not in registry:
-        raise ConfigError(f"{flag} {name!r} is no {what}; known are: {', '.join(registry)}.")
+    if name not in registry and name not in also:
+        raise ConfigError(f"{flag} {name!r} is no {what}; known are: {', '.join([*also, *registry])}.")

@@ -98,3 +98,9 @@ def test_keys_are_withheld_and_the_wire_keeps_all():
 def test_resolve_normalises():
     c = Config.from_flat(model_path="m", dtype="half", enable_priority_scheduling=True).resolve()
     assert (c.model.dtype, c.schedule.schedule_policy) == ("float16", "priority")
+
+
+@pytest.mark.parametrize("name", ["xgrammar", "outlines"])
+def test_unknown_grammar_engines_are_told_the_known_ones(name: str) -> None:
+    with pytest.raises(ConfigError, match="known are: auto, none, native, llguidance"):
+        Config.from_flat(model_path="m", grammar_backend=name).resolve()

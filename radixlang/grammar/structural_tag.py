@@ -18,6 +18,30 @@ from radixlang.grammar.rust_regex import as_rust
 if TYPE_CHECKING:
     from radixlang.grammar.vocabulary import Vocabulary
 
+_MEMBERS: dict[str, tuple[str, ...]] = {
+    "const_string": ("value",),
+    "json_schema": ("json_schema", "style"),
+    "regex": ("pattern",),
+    "any_text": (),
+    "sequence": ("elements",),
+    "or": ("elements",),
+    "tag": ("begin", "content", "end"),
+    "triggered_tags": ("triggers", "tags", "at_least_one", "stop_after_first"),
+    "tags_with_separator": ("tags", "separator", "at_least_one", "stop_after_first"),
+    "qwen_xml_parameter": ("json_schema",),
+}
+"""type of a format → its members; the methods of `_Lark` say what they mean"""
+
+_SAYS_NOTHING = frozenset({"title", "description", "default", "examples", "$comment", "deprecated"})
+_BARE = frozenset({"type", "enum"}) | _SAYS_NOTHING
+_PARAMETERS = (
+    frozenset({"type", "properties", "required", "additionalProperties", "$defs", "definitions", "$schema"})
+    | _SAYS_NOTHING
+)
+"""keywords of the schema of `qwen_xml_parameter` that are held, or say nothing"""
+
+STYLES = ("json", "qwen_xml", "qwen_xml_parameter")
+
 ANY = r"(?s:.*)"
 MAX_NODES = 20_000
 MAX_DEPTH = 64
@@ -36,15 +60,21 @@ def _format_of(value: Any) -> Any:
     """Either notation as a format."""
     if not isinstance(value, dict):
         raise GrammarError("structural_tag must be a JSON object", "", param="structural_tag")
+    if value.get("type", "structural_tag") != "structural_tag":
+        raise GrammarError("the type of a structural tag must be structural_tag", "/type", param="structural_tag")
     if "format" in value:
+        _check_members(value, ("format",), "")
         return value["format"]
     if "structures" not in value:
         raise GrammarError(
             "structural_tag needs `format`, or `structures` and `triggers`", "", param="structural_tag"
         )
     structures, triggers = value["structures"], value.get("triggers")
+    _check_members(value, ("structures", "triggers"), "")
     if not isinstance(structures, list) or not all(isinstance(item, dict) for item in structures):
         raise GrammarError("`structures` must be a list of objects", "/structures", param="structural_tag")
+    for i, item in enumerate(structures):
+        _check_members(item, ("begin", "schema", "end"), f"/structures/{i}")
     tags = [
         {
             "type": "tag",
@@ -55,6 +85,15 @@ def _format_of(value: Any) -> Any:
         for item in structures
     ]
     return {"type": "triggered_tags", "triggers": triggers, "tags": tags}
+
+
+def _check_members(value: dict[str, Any], known: Sequence[str], at: str) -> None:
+    """Refuse what would be ignored: it may be a constraint, misspelt. `type` is always known."""
+    for name in value:
+        if name != "type" and name not in known:
+            what = f"there are {', '.join(known)}" if known else "there is only `type`"
+            pointer = f"{at}/{name.replace('~', '~0').replace('/', '~1')}"
+            raise GrammarError(f"`{name}` has no meaning here; {what}", pointer, param="structural_tag")
 
 
 class _Lark:
@@ -71,7 +110,6 @@ class _Lark:
             "const_string": self._const_string,
             "json_schema": self._json_schema,
             "regex": self._regex,
-            "grammar": self._grammar,
             "any_text": self._any_text,
             "sequence": self._sequence,
             "or": self._or,
@@ -98,6 +136,7 @@ class _Lark:
         if method is None:
             known = ", ".join(sorted(self._formats))
             raise self._error(f"unknown format type {kind!r}; known are {known}", at)
+        _check_members(value, _MEMBERS[str(kind)], at)
         return method(value, at, depth)
 
     def _error(self, message: str, at: str) -> GrammarError:
@@ -125,6 +164,17 @@ class _Lark:
         if not isinstance(item, str):
             raise self._error(f"`{key}` must be a text", f"{at}/{key}")
         return item
+
+    def _only(self, schema: dict[str, Any], known: frozenset[str], at: str) -> None:
+        extra = next((key for key in schema if key not in known), None)
+        if extra is not None:
+            raise self._error(f"`{extra}` cannot be held in this notation", at)
+
+    def _flag(self, value: dict[str, Any], key: str, at: str) -> bool:
+        item = value.get(key)
+        if item is not None and not isinstance(item, bool):
+            raise self._error(f"`{key}` must be true or false", f"{at}/{key}")
+        return item is True
 
     def _nodes_of(self, value: dict[str, Any], key: str, at: str, depth: int) -> list[str]:
         items = value.get(key)
@@ -162,7 +212,10 @@ class _Lark:
         return self.text(self._string(value, "value", at))
 
     def _json_schema(self, value: dict[str, Any], at: str, depth: int) -> str:
-        if value.get("style", "json") in ("qwen_xml", "qwen_xml_parameter"):
+        style = value.get("style", "json")
+        if style not in STYLES:
+            raise self._error(f"`style` must be one of {', '.join(STYLES)}", f"{at}/style")
+        if style != "json":
             return self._qwen_xml(value, at, depth)
         return self._rule(f"%json {self._schema(value.get('json_schema'), f'{at}/json_schema')}")
 
@@ -194,9 +247,6 @@ class _Lark:
         except GrammarError as error:
             raise self._error(str(error).removesuffix("."), f"{at}/pattern") from None
 
-    def _grammar(self, value: dict[str, Any], at: str, depth: int) -> str:
-        raise self._error("grammars inside tags are not supported; use `ebnf`, `regex` or `json_schema`", at)
-
     def _any_text(self, value: dict[str, Any], at: str, depth: int) -> str:
         return self._lexeme(f"/{ANY}/")
 
@@ -225,6 +275,10 @@ class _Lark:
         tags = value.get("tags")
         if not isinstance(tags, list) or not tags or not all(isinstance(tag, dict) for tag in tags):
             raise self._error("`tags` must be a list of tags that is not empty", f"{at}/tags")
+        for i, tag in enumerate(tags):
+            if tag.get("type", "tag") != "tag":
+                raise self._error(f"only a tag may stand here, not a {tag['type']!r}", f"{at}/tags/{i}/type")
+            _check_members(tag, _MEMBERS["tag"], f"{at}/tags/{i}")
         return tags
 
     def _triggered_tags(self, value: dict[str, Any], at: str, depth: int) -> str:
@@ -244,7 +298,7 @@ class _Lark:
                 regions.append(self._rule(f"{self._text_until(trigger)} {self._rule(' | '.join(tags))}"))
         region = self._rule(" | ".join(regions))
         tail = self._lexeme(f"/{ANY}/")
-        once, least = value.get("stop_after_first") is True, value.get("at_least_one") is True
+        once, least = self._flag(value, "stop_after_first", at), self._flag(value, "at_least_one", at)
         if once:
             return region if least else self._rule(f"{region} | {tail}")
         return self._rule(f"{region}{'+' if least else '*'} {tail}")
@@ -253,11 +307,11 @@ class _Lark:
         tags = [self._tag(tag, f"{at}/tags/{i}", depth + 1) for i, tag in enumerate(self._tags(value, at))]
         tag = self._rule(" | ".join(tags))
         separator = self._pieces(self._string(value, "separator", at))
-        if value.get("stop_after_first") is True:
+        if self._flag(value, "stop_after_first", at):
             body = tag
         else:
             body = f"{tag} ({' '.join([*separator, tag])})*"
-        return self._rule(body if value.get("at_least_one") is True else f"({body})?")
+        return self._rule(body if self._flag(value, "at_least_one", at) else f"({body})?")
 
     def _qwen_xml(self, value: dict[str, Any], at: str, depth: int) -> str:
         """`<parameter=NAME>\\nVALUE\\n</parameter>` for each property; texts are bare, other values JSON."""
@@ -268,11 +322,14 @@ class _Lark:
         required = schema.get("required", [])
         if not isinstance(properties, dict) or not isinstance(required, list):
             raise self._error("`properties` must be an object and `required` a list", f"{at}/json_schema")
+        self._only(schema, _PARAMETERS, f"{at}/json_schema")
         parts = []
         for name, inner in properties.items():
             here = f"{at}/json_schema/properties/{name}"
             definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
             bare = isinstance(inner, dict) and inner.get("type") == "string"
+            if bare:
+                self._only(inner, _BARE, here)
             if bare and "enum" in inner:
                 body = self._rule(" | ".join(_quoted(str(item)) for item in inner["enum"])) + r' "\n</parameter>"'
             elif bare:

@@ -39,6 +39,19 @@ REFUSED = {
 }
 
 
+_MISPLACED = {
+    **dict.fromkeys(("json_schema", "regex", "ebnf", "structural_tag"), "it belongs inside sampling_params"),
+    "response_format": "give its schema as sampling_params.json_schema",
+    "structured_outputs": "give its constraint as a member of sampling_params",
+    **dict.fromkeys(
+        ("guided_json", "guided_regex", "guided_choice", "guided_grammar"),
+        "give json_schema, regex or ebnf inside sampling_params",
+    ),
+    **dict.fromkeys(("tools", "tool_choice"), "calls are made by /v1/chat/completions"),
+}
+"""fields of other endpoints that hold an answer to something, and what to do instead"""
+
+
 class _Refused(msgspec.Struct, kw_only=True):
     input_embeds: Refused = None
     image_data: Refused = None
@@ -70,6 +83,19 @@ class GenerateBody(_Refused, kw_only=True):
     priority: Int32 | list[Int32] | None = None
     extra_key: str | list[str] | None = None
     cache_salt: str | list[str] | None = None
+    # misplaced
+    json_schema: Refused = None
+    regex: Refused = None
+    ebnf: Refused = None
+    structural_tag: Refused = None
+    response_format: Refused = None
+    structured_outputs: Refused = None
+    guided_json: Refused = None
+    guided_regex: Refused = None
+    guided_choice: Refused = None
+    guided_grammar: Refused = None
+    tools: Refused = None
+    tool_choice: Refused = None
 
 
 class EncodeBody(_Refused, kw_only=True):
@@ -126,7 +152,7 @@ def parse_generate(body: GenerateBody) -> tuple[list[GenerateRequest], bool, str
     Raises:
         RequestError: fields that contradict each other or cannot be honoured.
     """
-    refuse(body, REFUSED)
+    refuse(body, REFUSED | _MISPLACED)
     requests, batch = prompts_of(body.text, body.input_ids)
     params = _spread(body.sampling_params, "sampling_params", requests, batch)
     parsed = [parse_sampling(item) for item in params]

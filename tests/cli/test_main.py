@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -178,3 +180,10 @@ def test_no_built_flag_is_called_unavailable() -> None:
     assert not known & listed
     assert unavailable_feature("--hicache-ratio=2") == "hierarchical caching"
     assert unavailable_feature("--hicacheratio") is None
+
+
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "radixlang", "--help"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("usage: radixlang COMMAND")

@@ -173,7 +173,27 @@ def test_special_tokens_are_tokens(engine, vocabulary) -> None:
             {"format": {"type": "json_schema", "json_schema": {"type": "array", "uniqueItems": True}}},
             "uniqueItems",
         ),
-        ({"format": {"type": "grammar", "grammar": "x"}}, "not supported"),
+        ({"format": {"type": "grammar", "grammar": "x"}}, "unknown format type 'grammar'"),
+        ({"format": {**TEXT, "excludes": ["x"]}}, "at #/format/excludes, `excludes` has no meaning"),
+        ({"format": TEXT, "at_least_one": True}, "at #/at_least_one"),
+        ({"type": "regex", "format": TEXT}, "at #/type"),
+        ({"structures": [{"begin": "a", "schem": {}}], "triggers": ["a"]}, "at #/structures/0/schem"),
+        ({"structures": [], "triggers": ["a"], "stop": 1}, "at #/stop"),
+        ({"format": {**const("a"), "pattern": "b"}}, "/format/pattern"),
+        ({"format": {**NUMBER, "style": "xml"}}, "/format/style"),
+        *(
+            ({"format": {"type": "tags_with_separator", "separator": "", "tags": [inner], **more}}, words)
+            for inner, more, words in (
+                (tag("a", TEXT, "b"), {"at_least_on": True}, "/format/at_least_on,"),
+                (tag("a", TEXT, "b"), {"at_least_one": "yes"}, "/format/at_least_one, `at_least_one` must be"),
+                ({**tag("a", TEXT, "b"), "a/b": 1}, {}, "/format/tags/0/a~1b"),
+                ({**tag("a", TEXT, "b"), "type": "regex"}, {}, "/format/tags/0/type"),
+            )
+        ),
+        (
+            {"format": {"type": "triggered_tags", "triggers": ["a"], "tags": [tag("a", TEXT, "b")], "at_leas": 1}},
+            "/format/at_leas,",
+        ),
         ({"format": {"type": "or", "elements": [const("a")] * (MAX_NODES + 1)}}, "parts"),
     ],
 )

@@ -39,6 +39,10 @@ CALLS = (
 )
 
 
+def tool_of(parameters: Any, **more: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "f", "parameters": parameters, **more}}
+
+
 def ask(say: str, **fields: Any) -> dict[str, Any]:
     """A request that the fake engine answers with `say`."""
     return {"messages": [{"role": "user", "content": f"[say:{say}]"}], **fields}
@@ -210,6 +214,30 @@ def test_native_constraints(server: Live) -> None:
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools", "tools[0].function.name"),
         ({"tools": [{"type": "function", "function": {"name": "a", "parameters": 3}}]}, "tools", "parameters"),
         ({"thinking_budget": 5}, "thinking_budget", "--reasoning-parser"),
+        ({"structured_outputs": {"foo": 1}}, "structured_outputs", "foo"),
+        ({"structured_outputs": {"regex": "a", "foo": 1}}, "structured_outputs", "foo"),
+        ({"structured_outputs": {}}, "structured_outputs", "needs one of"),
+        ({"structured_outputs": {"json_object": False}}, "structured_outputs", "needs one of"),
+        ({"structured_outputs": {"regex": ""}}, "structured_outputs", "needs one of"),
+        ({"response_format": {"type": "json_object", "strict": True}}, "response_format", "strict"),
+        ({"response_format": {"type": "json_object", "json_schema": {}}}, "response_format", "no json_schema"),
+        ({"response_format": {"type": "text", "schema": SCHEMA}}, "response_format", "no schema"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"shema": {}}}}, "response_format", "shema"),
+        ({"guided_decoding_backend": "outlines"}, "guided_decoding_backend", "--grammar-backend"),
+        ({"grammar": 'root ::= "a"'}, "grammar", "ebnf"),
+        ({"extra_body": {"regex": "a"}}, "extra_body", "into the body"),
+        ({"reasoning_effort": "zz"}, "reasoning_effort", "one of none, minimal"),
+        ({"reasoning": {"effort": "zz"}}, "reasoning.effort", "'zz'"),
+        ({"reasoning": {"max_tokens": 3}}, "reasoning", "max_tokens"),
+        ({"thinking": {"type": "enabled", "budget": 3}}, "thinking", "budget"),
+        ({"tools": [CLOCK, WEATHER, CLOCK]}, "tools", "tools[2].function.name 'clock' is taken"),
+        *(
+            ({"tools": [tool_of(parameters)], "tool_choice": choice}, "tools", "must describe an object")
+            for parameters in ({"type": "integer", "maximum": 3}, {"type": ["array", "null"]}, {"type": "obj"})
+            for choice in ("auto", "required", "none")
+        ),
+        ({"tools": [tool_of({"properties": {"a": {"type": "whole"}}})]}, "tools", "/properties/a"),
+        ({"tools": [tool_of({}, strict=True)]}, "tools", "has no tool-call syntax"),
     ],
 )
 def test_refusals(server: Live, fields: dict, param: str, words: str) -> None:
@@ -224,6 +252,45 @@ def test_a_bad_tool_schema_names_the_place(server: Live, qwen: Live) -> None:
         assert error["param"] == "tools"
         assert "'f'" in error["message"]
         assert "/properties/a" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "value", "words"),
+    [
+        *(("/generate", name, "a", "inside sampling_params") for name in ("json_schema", "regex", "ebnf")),
+        ("/generate", "structural_tag", {"format": {}}, "inside sampling_params"),
+        ("/generate", "response_format", {"type": "json_object"}, "sampling_params.json_schema"),
+        ("/generate", "structured_outputs", {"regex": "a"}, "sampling_params"),
+        ("/generate", "guided_regex", "a", "sampling_params"),
+        ("/generate", "tools", [CLOCK], "/v1/chat/completions"),
+        ("/v1/completions", "tools", [CLOCK], "/v1/chat/completions"),
+        ("/v1/completions", "tool_choice", "required", "/v1/chat/completions"),
+    ],
+)
+def test_what_stands_in_the_wrong_place(server: Live, path: str, field: str, value: Any, words: str) -> None:
+    prompt = "text" if path == "/generate" else "prompt"
+    error = server.refused(path, {prompt: "x", field: value})
+    assert (error["param"], words in error["message"]) == (field, True), error
+
+
+def test_arguments_are_objects(server: Live) -> None:
+    reference = {"$schema": "http://json-schema.org/draft-07/schema#", "definitions": {"a": {}}}
+    for parameters, rest in (
+        ({"properties": {"a": {"type": "integer"}}}, {"properties": {"a": {"type": "integer"}}}),
+        ({"type": ["object", "null"]}, {}),
+        ({"anyOf": [{"required": ["a"]}, {"type": "integer"}]},) * 2,
+        ({**reference, "$ref": "#/definitions/a"}, {**reference, "allOf": [{"$ref": "#/definitions/a"}]}),
+    ):
+        server.ok(CHAT, ask("x", tools=[tool_of(parameters)], tool_choice="required"))
+        held = json.loads(spec(server).text)["$defs"]["tool0"]
+        assert held == {**rest, "type": "object", "$id": "tool:0"}
+
+
+def test_no_engine_holds_a_strict_tool() -> None:
+    with live(tool_call_parser="qwen", grammar_backend="none") as bare:
+        error = bare.refused(CHAT, ask("x", tools=[strict_of(WEATHER)]))
+        assert (error["param"], "--grammar-backend is none" in error["message"]) == ("tools", True)
+        assert "force the call" not in error["message"]
 
 
 # ---- tools ----
@@ -308,11 +375,57 @@ def strict_of(tool: dict[str, Any]) -> dict[str, Any]:
     return {**tool, "function": {**tool["function"], "strict": True}}
 
 
-def test_a_stop_string_may_cut_a_call(qwen: Live) -> None:
-    body = ask(CALLS, tools=[WEATHER], tool_choice="required", stop=["Ro"], enable_thinking=False)
-    message, reason = both(qwen, body)
+def test_stop_strings_leave_forced_calls_alone(qwen: Live) -> None:
+    body = ask(CALLS, tools=[WEATHER, CLOCK], stop=["Ro"], stop_regex="[0-9]", enable_thinking=False)
+    message, reason = both(qwen, {**body, "tool_choice": "required"})
+    assert (len(message["tool_calls"]), reason) == (2, "tool_calls")
+    message, reason = both(qwen, body)  # a free call is cut, and the answer says by what
     assert reason == "stop"
     assert message["tool_calls"][0]["function"]["arguments"] == '{"city": "'
+    assert qwen.ok(CHAT, body)["choices"][0]["matched_stop"] == "Ro"
+
+
+@pytest.mark.parametrize("choice", ["required", "auto"])
+def test_a_cut_call_leaves_no_marks(qwen: Live, choice: str) -> None:
+    begun = CALLS.index("get_weather") + len('get_weather"')
+    for length in range(len("<tool_call>"), len(CALLS)):
+        body = ask(CALLS, tools=[WEATHER, CLOCK], tool_choice=choice, max_tokens=length, enable_thinking=False)
+        (answer,) = qwen.ok(CHAT, body)["choices"]
+        message = answer["message"]
+        calls = [call["function"] for call in message.get("tool_calls", ())]
+        assert answer["finish_reason"] == "length"
+        # Under auto the beginning of a second mark may be text.
+        assert message["content"] == "" or (choice == "auto" and "<tool_call>".startswith(message["content"]))
+        assert bool(calls) == (length >= begun), length
+        if calls:
+            assert calls[0]["name"] == "get_weather"
+            assert '{"city": "Rome", "days": 2}'.startswith(calls[0]["arguments"])
+    for length in (30, 70, 100):
+        both(
+            qwen, ask(CALLS, tools=[WEATHER, CLOCK], tool_choice=choice, max_tokens=length, enable_thinking=False)
+        )
+
+
+@pytest.mark.parametrize("name", ["none", "llama3", "deepseekv3", "kimi_k2", "gpt-oss", "qwen3_coder"])
+def test_no_cut_of_forced_calls_shows(name: str) -> None:
+    texts = {
+        "none": '[{"name": "clock", "parameters": {}}]',
+        "llama3": '{"name": "clock", "parameters": {}}',
+        "deepseekv3": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>clock\n```json\n{}\n```",
+        "kimi_k2": "<|tool_calls_section_begin|>"
+        "<|tool_call_begin|>functions.clock:0<|tool_call_argument_begin|>{}",
+        "gpt-oss": "<|channel|>commentary to=functions.clock <|constrain|>json<|message|>{}",
+        "qwen3_coder": "<tool_call>\n<function=clock>\n</function>\n</tool_call>",
+    }
+    with live(tool_call_parser=name) as server:
+        size, called = len(texts[name].encode()), False
+        for length in range(len("<|channel|>") if name == "gpt-oss" else 1, size):
+            body = ask(texts[name], tools=[CLOCK], tool_choice="required", max_tokens=length)
+            message = server.ok(CHAT, body)["choices"][0]["message"]
+            assert message["content"] == "", length
+            assert called <= bool(message.get("tool_calls")), length
+            called = bool(message.get("tool_calls"))
+        assert called
 
 
 def test_schemas_that_no_grammar_states() -> None:
@@ -491,3 +604,18 @@ def test_what_is_served_is_told(server: Live, qwen: Live) -> None:
 def test_unknown_parsers_end_the_start(flag: str) -> None:
     with pytest.raises(ConfigError, match=f"--{flag.replace('_', '-')} 'x'.* known are: auto, none, "):
         make_hub(**{flag: "x"})[2].resolve()
+
+
+@pytest.mark.parametrize("name", ["qwen3", "kimi", "mistral", "deepseek-v3"])
+def test_a_model_without_marks_answers_at_once(name: str) -> None:
+    with live(tool_call_parser="hermes", reasoning_parser=name) as server:
+        on = {"enable_thinking": True}
+        message, _ = both(server, ask("Yes.", regex="Yes\\.", **on))
+        assert (message["reasoning_content"], message["content"]) == (None, "Yes.")
+        assert (spec(server).thinking_end, spec(server).thinking_start) == ((), None)
+        error = server.refused(CHAT, ask("x", thinking_budget=4, **on))
+        assert (error["param"], "no token" in error["message"]) == ("thinking_budget", True)
+    with live(reasoning_parser="deepseek-r1") as server:  # always begins inside its thoughts
+        message, _ = both(server, ask("Hm.</think>Yes.", regex="Yes\\."))
+        assert (message["reasoning_content"], message["content"]) == ("Hm.", "Yes.")
+        assert spec(server).thinking_end == tuple(b"</think>")

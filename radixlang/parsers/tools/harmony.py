@@ -37,6 +37,8 @@ class Harmony(Syntax):
         begin = r.at
         parts: list[str] = []
         if (yield from r.until(("<|message|>",), parts.append)) is None:
+            if out.marked:
+                return True  # a header that was cut off
             r.at = begin
             return False
         recipient = _RECIPIENT.search("".join(parts))

@@ -47,8 +47,12 @@ def _alone(schema: Any, name: str) -> Any:
     old = "draft-04" in str(schema.get("$schema"))
     id = schema.get("id" if old else "$id")
     id = id if isinstance(id, str) and not id.startswith("#") else f"tool:{name}"
+    return {**standing_alone(schema), "$id": id, **({"id": id} if old else {})}
+
+
+def standing_alone(schema: dict[str, Any]) -> dict[str, Any]:
+    """The same schema, to which keywords may be added: drafts 4 to 7 know nothing beside a reference."""
     if "$ref" in schema and any(f"draft-0{n}" in str(schema.get("$schema")) for n in (4, 6, 7)):
-        # These drafts know nothing beside a reference, not even an id.
-        kept = {key: schema[key] for key in ("$schema", "definitions", "$defs") if key in schema}
-        schema = {**kept, "allOf": [{"$ref": schema["$ref"]}]}
-    return {**schema, "$id": id, **({"id": id} if old else {})}
+        kept: dict[str, Any] = {key: schema[key] for key in ("$schema", "definitions", "$defs") if key in schema}
+        return {**kept, "allOf": [{"$ref": schema["$ref"]}]}
+    return schema

@@ -46,12 +46,14 @@ class Delta:
 
 class Output:
     """Collects what a syntax reads. `eager`: arguments are passed on as they are written, which is for texts held
-    to a structural tag; otherwise a call comes whole, and a malformed one stays text."""
+    to a structural tag; otherwise a call comes whole, and a malformed one stays text. `marked`: `triggers[0]`
+    begins nothing but a call, so that what is left of one that was cut off is no text."""
 
-    def __init__(self, syntax: Syntax, tools: Mapping[str, Tool] | None, eager: bool) -> None:
+    def __init__(self, syntax: Syntax, tools: Mapping[str, Tool] | None, eager: bool, marked: bool) -> None:
         self.syntax = syntax
         self.tools = tools
         self.eager = eager
+        self.marked = marked
         self.count = 0
         self._new = Delta()
         self._space = ""
@@ -175,15 +177,20 @@ class Syntax:
                 return
             r.at -= len(trigger)
             begin = r.at
-            if not (yield from self.read_calls(r, out, trigger)):
+            found = yield from self.read_calls(r, out, trigger)
+            if out.marked and r.closed and trigger == self.triggers[0]:
+                # Only a call that lacks its end waits for the end of the text.
+                out.end()
+                return
+            if not found:
                 out.say(trigger)
                 r.at = begin + len(trigger)
                 malformed += 1
         yield from read_text(r, out)
 
-    def parser(self, tools: Sequence[Tool] | None = None, eager: bool = False) -> ToolParser:
-        """A parser for one answer. `tools`: those that may be called; None for any."""
-        return ToolParser(self, tools, eager)
+    def parser(self, tools: Sequence[Tool] | None = None, eager: bool = False, marked: bool = False) -> ToolParser:
+        """A parser for one answer. `tools`: those that may be called; None for any. The rest as in `Output`."""
+        return ToolParser(self, tools, eager, marked)
 
     def parse(self, text: str, tools: Sequence[Tool] | None = None) -> Delta:
         """The calls in a complete text."""
@@ -220,8 +227,8 @@ class Syntax:
 class ToolParser:
     """Reads one answer as it arrives."""
 
-    def __init__(self, syntax: Syntax, tools: Sequence[Tool] | None, eager: bool) -> None:
-        self.out = Output(syntax, None if tools is None else {tool.name: tool for tool in tools}, eager)
+    def __init__(self, syntax: Syntax, tools: Sequence[Tool] | None, eager: bool, marked: bool = False) -> None:
+        self.out = Output(syntax, None if tools is None else {tool.name: tool for tool in tools}, eager, marked)
         self._reading = Reading(lambda reader: syntax.read(reader, self.out))
 
     def feed(self, text: str) -> Delta:
@@ -312,13 +319,23 @@ def read_json_call(r: Reader, out: Output) -> Steps[bool]:
 def read_arguments(r: Reader, out: Output, name: str, id: str | None = None) -> Steps[bool]:
     """The arguments of a call of `name`, an object at `r.at`. False, and nothing done, if they are none."""
     if out.eager:
-        if not out.knows(name) or not (yield from r.begins("{")):
+        if not out.knows(name):
             return False
+        if not (yield from r.begins("{")):
+            return _begin_cut(r, out, name, id)
         out.begin(name, id)
         yield from r.json_object(out.arguments)
         return True
     text = yield from r.json_object()
     return text is not None and out.call(name, text, id)
+
+
+def _begin_cut(r: Reader, out: Output, name: str | None, id: str | None = None) -> bool:
+    """Give out the call whose text ends behind its name. False, and nothing done, if it does not."""
+    if not r.closed or name is None or not out.knows(name):
+        return False
+    out.begin(name, id)
+    return True
 
 
 def read_text(r: Reader, out: Output) -> Steps[None]:
@@ -357,11 +374,13 @@ def _stream_json_call(r: Reader, out: Output) -> Steps[bool]:
         key = yield from r.json_string()
         yield from r.skip_space()
         if key is None or not (yield from r.take(":")):
-            return begun
+            return begun or _begin_cut(r, out, name)
         yield from r.skip_space()
         if key in ARGUMENT_KEYS and name is not None and not begun:
-            if not out.knows(name) or not (yield from r.begins("{")):
+            if not out.knows(name):
                 return False
+            if not (yield from r.begins("{")):
+                return _begin_cut(r, out, name)
             out.begin(name)
             begun = True
             yield from r.json_object(out.arguments)
@@ -371,8 +390,9 @@ def _stream_json_call(r: Reader, out: Output) -> Steps[bool]:
         else:
             return begun
         yield from r.skip_space()
-        if (yield from r.take(",", "}")) != ",":
-            return begun
+        mark = yield from r.take(",", "}")
+        if mark != ",":
+            return begun or (mark is None and _begin_cut(r, out, name))
 
 
 def read_json_calls(r: Reader, out: Output) -> Steps[bool]:

@@ -38,7 +38,8 @@ class AnswerReader:
             self._thinking = ReasoningParser(thoughts.format, thoughts.opened, verbatim=not separate)
         self._calls: ToolParser | None = None
         if plan.syntax is not None:
-            self._calls = plan.syntax.parser(use.tools, plan.eager)
+            self._calls = plan.syntax.parser(use.tools, plan.eager, plan.marked)
+        self._only_calls = plan.only
         self._separate = separate
         self._stream_reasoning = stream_reasoning
         self._held = ""
@@ -57,6 +58,9 @@ class AnswerReader:
         if self._calls is not None:
             news = [self._calls.feed(text)] + ([self._calls.close()] if ended else [])
             part = Part("", "".join(n.text for n in news), [call for n in news for call in n.calls])
+            if self._only_calls:
+                # What is no call is the beginning of one that was cut off.
+                part.content = ""
             for call in part.calls:
                 if self._arguments is None or call.name is not None:
                     self._arguments = []

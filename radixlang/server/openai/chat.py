@@ -126,6 +126,9 @@ async def chat_completions(server: Server, request: Request, body: ChatBody) -> 
     # The schemas of many tools take a while to be read the first time.
     many = len(use.tools) > MANY_TOOLS
     plan = await asyncio.to_thread(plan_calls, *planning) if many else plan_calls(*planning)
+    if use.choice == "required":
+        # They would cut the calls, which are all that the answer has.
+        sampling.stop, sampling.stop_regex, sampling.stop_token_ids = (), (), ()
     spec = None if plan.constraint is None else hub.limits.spec(*plan.constraint)
     budget = thinking_budget(body, hub.parsers.reasoning is not None)
     thoughts = thoughts_of(hub, prompt, variables, continued)

@@ -26,7 +26,7 @@ from radixlang.server.openai.protocol import (
 from radixlang.server.openai.structured import constraint_of
 from radixlang.server.sse import EventStream
 from radixlang.server.stream import GenerateRequest, Sequence, Stream, TokenLogprobs
-from radixlang.server.web import Server, check_batch, count_tokens, json_response
+from radixlang.server.web import Server, check_batch, count_tokens, json_response, refuse
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -55,6 +55,7 @@ async def completions(server: Server, request: Request, body: CompletionBody) ->
     hub = server.hub
     model = server.check_model(body.model)
     hub.limits.check_kind(embed=False)
+    refuse(body, dict.fromkeys(("tools", "tool_choice"), "calls are made by /v1/chat/completions"))
     if body.suffix:
         raise RequestError("suffix is not supported: the model writes forward only.", "suffix")
     if body.best_of is not None and body.best_of != (body.n or 1):

@@ -45,6 +45,12 @@ REFUSED = {
 }
 
 
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+"""how much to think; what each means is the chat template's"""
+
+Effort = Annotated[str, Meta(extra_json_schema={"enum": list(EFFORTS)})]
+
+
 class StreamOptions(msgspec.Struct, kw_only=True):
     """What a stream carries beside text."""
 
@@ -100,6 +106,8 @@ class CompletionBody(CommonBody, kw_only=True):
     logprobs: TopLogprobs | None = None
     best_of: int | None = None
     suffix: str | None = None
+    tools: Refused = None
+    tool_choice: Refused = None
 
 
 class Message(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -113,14 +121,14 @@ class Message(msgspec.Struct, kw_only=True, omit_defaults=True):
     reasoning_content: str | None = None
 
 
-class Reasoning(msgspec.Struct, kw_only=True):
+class Reasoning(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """How much the model shall think."""
 
-    effort: str | None = None
+    effort: Effort | float | None = None
     enabled: bool | None = None
 
 
-class Thinking(msgspec.Struct, kw_only=True):
+class Thinking(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Whether the model shall think, and for how many tokens at most."""
 
     type: Literal["enabled", "disabled", "adaptive"] | None = None
@@ -140,7 +148,7 @@ class ChatBody(CommonBody, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
     separate_reasoning: bool | None = None
     stream_reasoning: bool | None = None
-    reasoning_effort: str | float | None = None
+    reasoning_effort: Effort | float | None = None
     reasoning: Reasoning | None = None
     enable_thinking: bool | None = None
     thinking: bool | Thinking | None = None

@@ -12,14 +12,24 @@ from radixlang.errors import RequestError
 from radixlang.messages import GrammarSpec
 from radixlang.parsers.reasoning import SWITCHES, ThinkingFormat
 from radixlang.server.hub import Hub
-from radixlang.server.openai.protocol import ChatBody, Thinking
+from radixlang.server.openai.protocol import EFFORTS, ChatBody, Thinking
 
 BUDGET = "thinking_budget"
 MOST = 2**31 - 1
 
 
 def template_variables(body: ChatBody) -> dict[str, Any]:
-    """`chat_template_kwargs` with what other fields say about thinking; the former have the last word."""
+    """`chat_template_kwargs` with what other fields say about thinking; the former have the last word.
+
+    Raises:
+        RequestError: an effort that there is not.
+    """
+    efforts = {"reasoning_effort": body.reasoning_effort}
+    efforts["reasoning.effort"] = body.reasoning.effort if body.reasoning else None
+    for name, value in efforts.items():
+        if isinstance(value, str) and value not in EFFORTS:
+            known = ", ".join(EFFORTS)
+            raise RequestError(f"{name} must be one of {known}, or a number, not {value!r}.", name)
     effort, enabled = body.reasoning_effort, body.enable_thinking
     if body.reasoning is not None:
         effort = body.reasoning.effort if effort is None else effort
@@ -90,13 +100,26 @@ def thoughts_of(hub: Hub, prompt: str, variables: dict[str, Any], continued: boo
 def behind_thoughts(
     hub: Hub, spec: GrammarSpec | None, thoughts: Thoughts, budget: int | None
 ) -> tuple[GrammarSpec | None, Thoughts]:
-    """The constraint, which begins where the thoughts end, and the thoughts as it makes them."""
+    """The constraint, which begins where the thoughts end, and the thoughts as it makes them.
+
+    Raises:
+        RequestError: a budget for thoughts whose beginning no token tells.
+    """
     format = thoughts.format
     if format is None or thoughts.opened is False or (spec is None and budget is None):
         return spec, thoughts
+    start = None if thoughts.opened else hub.parsers.start_id(format)
+    if not (thoughts.opened or start is not None or format.answer_start):
+        # Whether the model thinks is told by its first token. A vocabulary without that token is one of a model
+        # that was not taught to think.
+        if spec is None:
+            raise RequestError(
+                f"A thinking budget cannot be held: {format.start!r} is no token of this model, and the prompt "
+                "does not begin the thoughts.",
+                BUDGET,
+            )
+        return spec, Thoughts(format, False, thoughts.end_ids)
     end = hub.parsers.end_ids(format, forced=budget is not None)
     spec = spec or GrammarSpec("any", "")
-    # Whether the model thinks is told by its first token; where that cannot be, it has to think.
-    start = None if thoughts.opened else hub.parsers.start_id(format)
     spec = msgspec.structs.replace(spec, thinking_end=end, thinking_budget=budget, thinking_start=start)
     return spec, Thoughts(format, None if start is not None else True, thoughts.end_ids)

@@ -30,7 +30,7 @@ class Constraint(NamedTuple):
     param: str
 
 
-class JsonSchemaFormat(msgspec.Struct, kw_only=True):
+class JsonSchemaFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A named JSON schema. It is always held to; `strict` changes nothing."""
 
     schema: bool | dict[str, Any] | None = None
@@ -39,7 +39,7 @@ class JsonSchemaFormat(msgspec.Struct, kw_only=True):
     strict: bool | None = None
 
 
-class ResponseFormat(msgspec.Struct, kw_only=True):
+class ResponseFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What an answer must look like. `schema` may stand beside `json_object`; a structural tag is either `format`,
     or `structures` and `triggers`."""
 
@@ -51,8 +51,8 @@ class ResponseFormat(msgspec.Struct, kw_only=True):
     triggers: list[str] | None = None
 
 
-class StructuredOutputs(msgspec.Struct, kw_only=True):
-    """One of these."""
+class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Exactly one of these."""
 
     json: Schema | None = None
     json_object: bool | None = None
@@ -77,8 +77,15 @@ class StructuredFields(msgspec.Struct, kw_only=True):
     guided_choice: Choices | None = None
     guided_grammar: str | None = None
     guided_whitespace_pattern: Refused = None
+    guided_decoding_backend: Annotated[str | None, Meta(extra_json_schema={"enum": ["auto", None]})] = None
+    grammar: Refused = None
+    extra_body: Refused = None
 
 
+_REFUSED = {
+    "grammar": "a grammar is `ebnf` here",
+    "extra_body": "its members belong into the body itself",
+}
 _WHITESPACE = "constrained JSON has fixed separators; --constrained-json-any-whitespace frees them for the server"
 
 _FIELDS = {
@@ -106,7 +113,13 @@ def constraint_of(body: StructuredFields) -> Constraint | None:
     Raises:
         RequestError: there are two, or one is incomplete; names the fields.
     """
-    refuse(body, {"guided_whitespace_pattern": _WHITESPACE})
+    refuse(body, {"guided_whitespace_pattern": _WHITESPACE, **_REFUSED})
+    if body.guided_decoding_backend not in (None, "", "auto"):
+        raise RequestError(
+            f"guided_decoding_backend {body.guided_decoding_backend!r} is not supported: --grammar-backend "
+            "chooses the engine for the whole server; leave it out, or say auto.",
+            "guided_decoding_backend",
+        )
     found = list(_constraints(body))
     if len(found) > 1:
         names = " and ".join(item.param for item in found[:2])
@@ -122,11 +135,27 @@ def _constraints(body: StructuredFields) -> Iterator[Constraint]:
     outer = body.structured_outputs
     if outer is not None:
         refuse(outer, {"whitespace_pattern": _WHITESPACE})
-        for name, kind in _STRUCTURED.items():
-            yield from _field(getattr(outer, name), kind, f"structured_outputs.{name}")
+        found = [
+            constraint
+            for name, kind in _STRUCTURED.items()
+            for constraint in _field(getattr(outer, name), kind, f"structured_outputs.{name}")
+        ]
         if outer.json_object:
-            yield Constraint("json_schema", _ANY_OBJECT, "structured_outputs.json_object")
+            found.append(Constraint("json_schema", _ANY_OBJECT, "structured_outputs.json_object"))
+        if not found:
+            raise RequestError(
+                f"structured_outputs needs one of {', '.join(_STRUCTURED)} and json_object.", "structured_outputs"
+            )
+        yield from found
 
+
+_MEMBERS: dict[str, tuple[str, ...]] = {
+    "text": (),
+    "json_object": ("schema",),
+    "json_schema": ("json_schema",),
+    "structural_tag": ("format", "structures", "triggers"),
+}
+"""what may stand beside a format's type"""
 
 _ANY_OBJECT = '{"type": "object"}'
 
@@ -145,6 +174,9 @@ def _text(value: Any, param: str) -> str:
 
 def _response_format(given: ResponseFormat) -> Iterator[Constraint]:
     param = "response_format"
+    for name in ("json_schema", "schema", "format", "structures", "triggers"):
+        if getattr(given, name) is not None and name not in _MEMBERS[given.type]:
+            raise RequestError(f"response_format of type {given.type} takes no {name}.", param)
     if given.type == "json_object":
         text = _ANY_OBJECT if given.schema is None else _text(given.schema, param)
         yield Constraint("json_schema", text, param)

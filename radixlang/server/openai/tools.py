@@ -17,11 +17,14 @@ from radixlang.grammar.errors import GrammarError
 from radixlang.grammar.schema import Normalised, normalise
 from radixlang.grammar.spec import read_json
 from radixlang.parsers.tools import Syntax, Tool
-from radixlang.parsers.tools.plain_json import PlainJson, calls_schema
+from radixlang.parsers.tools.plain_json import PlainJson, calls_schema, standing_alone
 from radixlang.parsers.tools.syntax import either, schema_format
 from radixlang.server.openai.structured import Constraint
 
 _NAME = re.compile(r"""[^\s"'<>(){}\[\]=,;:|\\]{1,256}""")
+
+
+_NO_SYNTAX = "the server has no tool-call syntax", "leave strict out, or force the call"
 
 
 @dataclass(frozen=True)
@@ -38,21 +41,25 @@ class ToolUse:
 @dataclass(frozen=True)
 class CallPlan:
     """How calls get into an answer: its `constraint`, and the `syntax` by which they are read (None: not at all).
-    `eager`: the constraint makes sure that what begins as a call is one. `thinks`: it has room for thoughts."""
+    `eager`: the constraint makes sure that what begins as a call is one. `thinks`: it has room for thoughts.
+    `marked` as in the parsers' `Output`; `only`: the answer is nothing but calls."""
 
     constraint: Constraint | None
     syntax: Syntax | None = None
     eager: bool = False
     thinks: bool = False
+    marked: bool = False
+    only: bool = False
 
 
 def check_tools(tools: list[dict[str, Any]] | None) -> list[Tool]:
     """The functions of a request.
 
     Raises:
-        RequestError: a tool that is no function, or whose name or parameters are malformed; says which.
+        RequestError: a tool that is no function, whose name is taken, or whose name or parameters are malformed;
+            says which.
     """
-    out = []
+    out: dict[str, Tool] = {}
     for i, tool in enumerate(tools or ()):
         function = tool.get("function")
         if (
@@ -67,15 +74,31 @@ def check_tools(tools: list[dict[str, Any]] | None) -> list[Tool]:
                 f"tools[{i}].function.name must be 1 to 256 characters without white space, quotes and brackets.",
                 "tools",
             )
+        if name in out:
+            raise RequestError(
+                f"tools[{i}].function.name {name!r} is taken: each tool needs its own name.", "tools"
+            )
         parameters = function.get("parameters")
         if parameters is None:
             parameters = {"type": "object", "properties": {}, "additionalProperties": False}
         elif not isinstance(parameters, dict):
             raise RequestError(f"tools[{i}].function.parameters must be a JSON schema.", "tools")
-        elif not parameters:
-            parameters = {"type": "object"}
-        out.append(Tool(name, parameters))
-    return out
+        else:
+            parameters = _of_object(parameters, f"tools[{i}].function.parameters")
+        out[name] = Tool(name, parameters)
+    return list(out.values())
+
+
+def _of_object(schema: dict[str, Any], where: str) -> dict[str, Any]:
+    """The schema of a call's arguments, which takes objects only: what else it may allow is left out."""
+    kinds = schema.get("type", "object")
+    kinds = kinds if isinstance(kinds, list) else [kinds]
+    if "object" not in kinds:
+        raise RequestError(
+            f'{where} must describe an object: its type must be "object", not {json.dumps(schema["type"])}.',
+            "tools",
+        )
+    return {**standing_alone(schema), "type": "object"}
 
 
 def tool_use(tools: list[dict[str, Any]] | None, choice: Any, parallel: bool | None) -> ToolUse:
@@ -148,20 +171,27 @@ def plan_calls(use: ToolUse, syntax: Syntax | None, answer: Constraint | None, c
                 "tool_choice",
             )
         return _forced(use, syntax)
-    if syntax is None:
-        return CallPlan(answer)
-    if not constrain:
-        return CallPlan(answer, syntax)
-    return _free(use, syntax, answer)
+    if syntax is not None and constrain:
+        return _free(use, syntax, answer)
+    for tool in use.tools:
+        _normalised(tool)
+        if tool.name in use.strict:
+            why, remedy = _NO_SYNTAX if constrain else ("--grammar-backend is none", "leave strict out")
+            raise RequestError(
+                f"The strict tool {tool.name!r} cannot be held under tool_choice auto ({why}): {remedy}.", "tools"
+            )
+    return CallPlan(answer, syntax)
 
 
 def _forced(use: ToolUse, syntax: Syntax | None) -> CallPlan:
     exact = [not _normalised(tool).residual for tool in use.tools]
     if syntax is not None and all(exact) and all(map(syntax.states, use.tools)):
         tag = syntax.structural_tag(use.tools, at_least_one=True, parallel=use.parallel)
-        return CallPlan(_tag(tag), syntax, True, syntax.thoughts)
+        return CallPlan(_tag(tag), syntax, True, syntax.thoughts, marked=True, only=not syntax.thoughts)
     schema = calls_schema(use.tools, use.parallel)
-    return CallPlan(Constraint("json_schema", json.dumps(schema, ensure_ascii=False), "tools"), PlainJson(), True)
+    return CallPlan(
+        Constraint("json_schema", json.dumps(schema, ensure_ascii=False), "tools"), PlainJson(), True, only=True
+    )
 
 
 def _free(use: ToolUse, syntax: Syntax, answer: Constraint | None) -> CallPlan:
@@ -190,7 +220,7 @@ def _free(use: ToolUse, syntax: Syntax, answer: Constraint | None) -> CallPlan:
         tools.append(held)
     if answer is None:
         tag = syntax.structural_tag(tools, parallel=use.parallel)
-        return CallPlan(_tag(tag), syntax, True, syntax.thoughts)
+        return CallPlan(_tag(tag), syntax, True, syntax.thoughts, marked=True)
     if answer.kind != "json_schema" or not syntax.marked:
         return CallPlan(answer, syntax)
     schema = read_json(answer.text, answer.param)
