@@ -11,11 +11,11 @@ from __future__ import annotations
 import argparse
 import itertools
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import torch
+from gpu_tune import timed  # type: ignore[import-not-found]
 
 from radixlang.attention.fa3 import Fa3Attention
 from radixlang.forward import ForwardBatch
@@ -23,32 +23,6 @@ from radixlang.kernels import tuning
 from radixlang.kernels.extend_attention import extend_attention
 from radixlang.kernels.tuning import ExtendTile
 from radixlang.models.spec import LayerSpec, ModelSpec
-
-
-def timed(work: Callable[[int], object], copies: int) -> float:
-    """µs of one call in a graph of `copies` calls."""
-    work(0)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        graph.capture_begin()
-        for i in range(copies):
-            work(i)
-        graph.capture_end()
-    times = []
-    for _ in range(4):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) * 1e3 / copies)
-    return min(times)
-
-
-#: outputs a program, inputs a step, warps, stages
-
 
 #: requests, new tokens of each, tokens of each in all
 PREFILLS = {"8 x 2048": (8, 2048, 2048), "1 x 16384": (1, 16384, 16384), "8 x 512 over 8192": (8, 512, 8704)}
