@@ -13,7 +13,6 @@ import warnings
 from _sre import ascii_tolower, unicode_tolower  # type: ignore[import-not-found]
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from re import _constants as op  # type: ignore[attr-defined]
@@ -21,10 +20,9 @@ from re import _parser as sre  # type: ignore[attr-defined]
 from re._casefix import _EXTRA_CASES  # type: ignore[import-not-found]
 from typing import Any
 
-MAX_NODES = 6_000
+from radixlang.grammar.ranges import Ranges, union
 
-Ranges = tuple[tuple[int, int], ...]
-"""code points, inclusive, ascending and apart"""
+MAX_NODES = 6_000
 
 
 class Unsuitable(Exception):
@@ -161,12 +159,12 @@ def _ranges(kind: Any, argument: Any, flags: int) -> Ranges:
 
 @lru_cache(1024)
 def _set(members: tuple[tuple[Any, Any], ...], negate: bool, flags: int) -> Ranges:
-    written = _union([part for kind, argument in members for part in _written(kind, argument)])
+    written = union([part for kind, argument in members for part in _written(kind, argument)])
     classes = [_category(str(argument), flags) for kind, argument in members if kind is op.CATEGORY]
     if flags & re.IGNORECASE:
-        found = _any_case(written, _union([part for one in classes for part in one]), bool(flags & re.ASCII))
+        found = _any_case(written, union([part for one in classes for part in one]), bool(flags & re.ASCII))
     else:
-        found = _union([*written, *(part for one in classes for part in one)])
+        found = union([*written, *(part for one in classes for part in one)])
     return _without(_all(), found if negate else _without(_all(), found))
 
 
@@ -200,16 +198,6 @@ def _all() -> Ranges:
     return ((0, _SURROGATES[0] - 1), (_SURROGATES[1] + 1, _LAST))
 
 
-def _union(ranges: Sequence[tuple[int, int]]) -> Ranges:
-    out: list[tuple[int, int]] = []
-    for low, high in sorted(ranges):
-        if out and low <= out[-1][1] + 1:
-            out[-1] = (out[-1][0], max(high, out[-1][1]))
-        else:
-            out.append((low, high))
-    return tuple(out)
-
-
 def _without(ranges: Ranges, others: Ranges) -> Ranges:
     out, j = [], 0
     for low, high in ranges:
@@ -241,11 +229,11 @@ def _any_case(written: Ranges, classes: Ranges, ascii_only: bool) -> Ranges:
     wanted.update(
         more for point, others in relatives.items() if point in wanted or small(point) for more in others
     )
-    compared = _union([*written, *classes, *((point, point) for point in wanted)])
+    compared = union([*written, *classes, *((point, point) for point in wanted)])
     inside = _holder(compared)
-    changed = _union([(point, point) for point in lower])
+    changed = union([(point, point) for point in lower])
     added = [(point, point) for point, form in lower.items() if inside(form)]
-    return _union([*_without(compared, changed), *added])
+    return union([*_without(compared, changed), *added])
 
 
 def _holder(ranges: Ranges) -> Any:

@@ -10,6 +10,7 @@ import functools
 import itertools
 from typing import NamedTuple
 
+from radixlang.grammar.ranges import union
 from radixlang.grammar.schema.regex import (
     ANY,
     LAST,
@@ -19,7 +20,6 @@ from radixlang.grammar.schema.regex import (
     UnsupportedPatternError,
     invert,
     looks,
-    normal,
     parse,
     write,
     write_char,
@@ -212,7 +212,7 @@ def _product(terms: tuple[tuple[str, bool], ...]) -> list[tuple[bool, dict[int, 
                 queue.append(target)
             edges.setdefault(index[target], []).append((low, high))
         accepting = all(part.accepts(s) == sign for (part, sign), s in zip(parts, states, strict=True))
-        out.append((accepting, {target: normal(ranges) for target, ranges in edges.items()}))
+        out.append((accepting, {target: union(ranges) for target, ranges in edges.items()}))
     return out
 
 
@@ -312,7 +312,7 @@ def without(words: frozenset[str]) -> str:
             if word:
                 heads.setdefault(word[0], []).append(word[1:])
         options = [] if "" in words else [""]
-        points = normal([(ord(c), ord(c)) for c in heads])
+        points = union([(ord(c), ord(c)) for c in heads])
         options.append(write_set(invert(points)) + r"[\s\S]*")
         options.extend(write_char(ord(c)) + rest(tails) for c, tails in sorted(heads.items()))
         return f"(?:{'|'.join(options)})"

@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 from typing import NamedTuple
 
-Ranges = tuple[tuple[int, int], ...]
+from radixlang.grammar.ranges import Ranges, union
+
 Tree = (
     tuple  # ("set", ranges) | ("cat", trees) | ("alt", trees) | ("rep", tree, low, high) | ("start",) | ("end",)
 )
@@ -34,16 +35,6 @@ class Parsed(NamedTuple):
     plain: bool
 
 
-def normal(ranges: list[tuple[int, int]]) -> Ranges:
-    out: list[tuple[int, int]] = []
-    for low, high in sorted(ranges):
-        if out and low <= out[-1][1] + 1:
-            out[-1] = (out[-1][0], max(out[-1][1], high))
-        else:
-            out.append((low, high))
-    return tuple(out)
-
-
 def invert(ranges: Ranges) -> Ranges:
     out, at = [], 0
     for low, high in ranges:
@@ -57,7 +48,7 @@ def invert(ranges: Ranges) -> Ranges:
 
 _DIGIT: Ranges = ((48, 57),)
 _WORD: Ranges = ((48, 57), (65, 90), (95, 95), (97, 122))
-_SPACE: Ranges = normal(
+_SPACE: Ranges = union(
     [(9, 13), (32, 32), (0xFEFF, 0xFEFF), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A), (0x2028, 0x2029),
      (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000)]
 )  # fmt: skip
@@ -249,7 +240,7 @@ class _Parser:
                 ranges.extend([*low, (45, 45), *high])
                 continue
             ranges.extend(low)
-        whole = normal(ranges)
+        whole = union(ranges)
         return ("set", invert(whole) if negated else whole)
 
     def class_atom(self) -> Ranges:

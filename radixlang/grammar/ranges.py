@@ -1,0 +1,19 @@
+"""Sets of characters as ranges of code points. Must not know what they are for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+Ranges = tuple[tuple[int, int], ...]
+"""code points, inclusive, ascending and apart"""
+
+
+def union(ranges: Iterable[tuple[int, int]]) -> Ranges:
+    """All that is in any of the ranges, which may overlap and stand in any order."""
+    out: list[tuple[int, int]] = []
+    for low, high in sorted(ranges):
+        if out and low <= out[-1][1] + 1:
+            out[-1] = (out[-1][0], max(out[-1][1], high))
+        else:
+            out.append((low, high))
+    return tuple(out)
