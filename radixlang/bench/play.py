@@ -7,6 +7,7 @@ for what is `due` and tells what was `answered`. `Ideal` is the cache that nobod
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -28,7 +29,7 @@ class _Live:
     missing: list[int]
     """by request, how many answers it still waits for"""
     said: dict[int, Said] = field(default_factory=dict)
-    """answers so far, as long as a later prompt may need them"""
+    """answers so far"""
     left: int = 0
 
 
@@ -40,9 +41,8 @@ class Asked:
     """position among all requests of the play, in the order in which they were due"""
     due: float
     pieces: tuple[Said, ...]
+    """what the prompt is made of; given up with the answer"""
     output: int
-    session: _Live
-    index: int
     first: float = 0.0
     """when the first token came"""
     ended: float = 0.0
@@ -53,8 +53,10 @@ class Asked:
 
     def prompt(self, vocab: int) -> Ints:
         """The token ids, int32; also sets `prompt_tokens`."""
-        parts = [content(p.key, p.start, p.length, vocab) if isinstance(p, Text) else p for p in self.pieces]
-        tokens: Ints = np.concatenate(parts)
+        runs: list[Ints] = []
+        for literal, pieces in itertools.groupby(self.pieces, lambda piece: isinstance(piece, Text)):
+            runs += [content(list(pieces), vocab)] if literal else list(pieces)  # type: ignore[arg-type]
+        tokens = runs[0] if len(runs) == 1 else np.concatenate(runs)
         self.prompt_tokens = len(tokens)
         return tokens
 
@@ -81,12 +83,12 @@ class Play:
         self._due: list[tuple[float, int, _Live, int]] = []
         self._order = 0
         self._asked = 0
-        self.outstanding = 0
+        self._awaited: dict[int, tuple[_Live, int]] = {}
         """requests that were due and are not answered"""
 
     @property
     def done(self) -> bool:
-        return self._next is None and not self._due and not self.outstanding
+        return self._next is None and not self._due and not self._awaited
 
     @property
     def next_time(self) -> float | None:
@@ -107,7 +109,6 @@ class Play:
         while self._due and self._due[0][0] <= now:
             time, _, live, index = heapq.heappop(self._due)
             out.append(self._ask(time, live, index))
-        self.outstanding += len(out)
         return out
 
     def _begin(self, now: float) -> None:
@@ -128,17 +129,19 @@ class Play:
     def _ask(self, due: float, live: _Live, index: int) -> Asked:
         request = live.requests[index]
         pieces = tuple(live.said[p] if isinstance(p, int) else p for p in request.prompt)
+        asked = Asked(self._asked, due, pieces, request.output)
+        self._awaited[asked.id] = (live, index)
         self._asked += 1
-        return Asked(self._asked - 1, due, pieces, request.output, live, index)
+        return asked
 
     def answered(self, asked: Asked, said: Said) -> None:
         """The whole answer has come, at `asked.ended`; requests that waited for it may now be due."""
-        live = asked.session
-        live.said[asked.index] = said
+        live, answered = self._awaited.pop(asked.id)
+        asked.pieces = ()
+        live.said[answered] = said
         live.left -= 1
-        self.outstanding -= 1
         for index, request in enumerate(live.requests):
-            if asked.index in request.after:
+            if answered in request.after:
                 live.missing[index] -= 1
                 if not live.missing[index]:
                     self._push(asked.ended + request.delay, live, index)

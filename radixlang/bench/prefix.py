@@ -68,6 +68,18 @@ class Settings:
             concurrency=self.concurrency or concurrency,
         )
 
+    def plain(self) -> dict[str, Any]:
+        """As JSON can hold it: no infinite rate, no path."""
+        values = dataclasses.asdict(self) | {"record": None if self.record is None else str(self.record)}
+        return values | ({} if math.isfinite(self.rate) else {"rate": None})
+
+    @classmethod
+    def of_plain(cls, values: dict[str, Any]) -> Settings:
+        """From `plain`."""
+        lists = {name: tuple(values[name]) for name in ("workloads", "policies")}
+        rate = math.inf if values["rate"] is None else values["rate"]
+        return cls(**{**values, **lists, "rate": rate, "record": None})
+
     def check(self) -> None:
         """Find what cannot be run.
 
@@ -208,13 +220,10 @@ class Bench:
                 facts[f"{workload}, {name}"] = figures.facts() | {"working_set_tokens": working_set}
         if s.record is not None:
             self._write(s.record)
-        settings = dataclasses.asdict(s) | {"record": None if s.record is None else str(s.record)}
-        if not math.isfinite(s.rate):
-            settings["rate"] = None
         notes = [
             "best: the hit rate of an infinite cache with the same pages, by the requests as they were sent."
         ]
-        return Report("prefix", self._info["device"], settings, [table], notes, facts)
+        return Report("prefix", self._info["device"], s.plain(), [table], notes, facts)
 
     def _title(self) -> str:
         s = self._settings
@@ -247,8 +256,10 @@ class Bench:
         client = self._turn(self._settings.play(workload), limits, self._log)
         figures = Figures.of(client.answered)
         if self._log is not None:
-            steps = [[*work, seconds] for work, seconds in self._log.steps]
-            self._recorded.append({"workload": workload, "cache": name, "figures": figures.facts(), "steps": steps})
+            run = {"workload": workload, "cache": name, "figures": figures.facts()}
+            run["limits"] = dataclasses.asdict(limits) | {"random_seed": 0}
+            run["steps"] = [[*work, seconds] for work, seconds in self._log.steps]
+            self._recorded.append(run)
             self._log.steps = []
         return figures, client.ideal.pages
 
@@ -273,6 +284,7 @@ class Bench:
         """The steps of all runs, with the limits of the engine: `radixlang simulate` fits its costs to them."""
         engine = {"limits": dataclasses.asdict(self._limits) | {"random_seed": 0}, "overlap": self._overlap}
         engine |= {name: self._info[name] for name in ("device", "architecture", "dtype", "vocab_size")}
+        engine["settings"] = self._settings.plain()
         data = {"kind": "steps", **engine, "columns": [*Work._fields, "seconds"], "runs": self._recorded}
         try:
             path.write_text(json.dumps(data) + "\n")

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
-import math
 import time
 from typing import Any
 
@@ -63,8 +61,7 @@ async def _measure(client: Client, url: str, vocab: int, s: Settings) -> Report:
         figures = Figures.of(await _Player(client, s.play(workload), vocab, page).run())
         table.rows.append([workload, *figures.cells()])
         facts[workload] = figures.facts()
-    values = dataclasses.asdict(s) | ({} if math.isfinite(s.rate) else {"rate": None})
-    return Report("prefix", f"of the server {url}", values, [table], facts=facts, of_client=True)
+    return Report("prefix", f"of the server {url}", s.plain(), [table], facts=facts, of_client=True)
 
 
 class _Player:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -54,9 +54,13 @@ class Session(NamedTuple):
     requests: tuple[Request, ...]
 
 
-def content(key: int, start: int, length: int, vocab: int) -> Ints:
-    """Token ids (int32 [length]) of the text `key` from token `start` on."""
-    return tokens_at(np.uint64(key & _WORD), np.arange(start, start + length, dtype=np.uint64), vocab)
+def content(texts: Sequence[Text], vocab: int) -> Ints:
+    """Token ids (int32) of the texts, one after the other."""
+    keys, lengths, starts = (np.array(column, np.uint64) for column in zip(*texts, strict=True))
+    sizes = lengths.astype(np.int64)
+    before = np.cumsum(sizes) - sizes
+    position = np.arange(int(sizes.sum()), dtype=np.uint64) + np.repeat(starts - before.astype(np.uint64), sizes)
+    return tokens_at(np.repeat(keys, sizes), position, vocab)
 
 
 def tokens_at(key: np.ndarray | np.uint64, position: np.ndarray, vocab: int) -> Ints:
