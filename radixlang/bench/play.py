@@ -7,9 +7,9 @@ for what is `due` and tells what was `answered`. `Ideal` is the cache that nobod
 from __future__ import annotations
 
 import heapq
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -53,10 +53,15 @@ class Asked:
 
     def prompt(self, vocab: int) -> Ints:
         """The token ids, int32; also sets `prompt_tokens`."""
+        texts: list[Text] = []
         runs: list[Ints] = []
-        for literal, pieces in itertools.groupby(self.pieces, lambda piece: isinstance(piece, Text)):
-            runs += [content(list(pieces), vocab)] if literal else list(pieces)  # type: ignore[arg-type]
-        tokens = runs[0] if len(runs) == 1 else np.concatenate(runs)
+        for piece in self.pieces:
+            if isinstance(piece, Text):
+                texts.append(piece)
+                continue
+            runs += [content(texts, vocab), piece]
+            texts = []
+        tokens: Ints = np.concatenate([*runs, content(texts, vocab)])
         self.prompt_tokens = len(tokens)
         return tokens
 
@@ -152,7 +157,8 @@ class Play:
 
 
 class Ideal:
-    """An infinite cache with our rules for pages: what a prompt could find of everything sent and said before it."""
+    """An infinite cache with our rules for pages: what a prompt could find of everything sent and said before
+    it."""
 
     def __init__(self, page_size: int) -> None:
         self._tree = make_cache(page_size)
@@ -257,7 +263,7 @@ class Figures:
             times(self.tpot),
         ]
 
-    def facts(self) -> dict[str, object]:
+    def facts(self) -> dict[str, Any]:
         """The same as plain numbers."""
         return {
             **vars(self),

@@ -139,7 +139,7 @@ class Client:
 
     def send(self, message: Any) -> None:
         if isinstance(message, Failed):
-            raise ConfigError(f"The engine refused a request of the benchmark: {message.message}")
+            raise ConfigError(f"The engine refused a request ({message.message}); lower --scale, or choose a workload.")
         if isinstance(message, Tokens):
             self._take(message, self._now())
 
@@ -220,9 +220,7 @@ class Bench:
                 facts[f"{workload}, {name}"] = figures.facts() | {"working_set_tokens": working_set}
         if s.record is not None:
             self._write(s.record)
-        notes = [
-            "best: the hit rate of an infinite cache with the same pages, by the requests as they were sent."
-        ]
+        notes = ["best: the hit rate of an infinite cache with the same pages, by the requests as they were sent."]
         return Report("prefix", self._info["device"], s.plain(), [table], notes, facts)
 
     def _title(self) -> str:
@@ -256,7 +254,7 @@ class Bench:
         client = self._turn(self._settings.play(workload), limits, self._log)
         figures = Figures.of(client.answered)
         if self._log is not None:
-            run = {"workload": workload, "cache": name, "figures": figures.facts()}
+            run: dict[str, Any] = {"workload": workload, "cache": name, "figures": figures.facts()}
             run["limits"] = dataclasses.asdict(limits) | {"random_seed": 0}
             run["steps"] = [[*work, seconds] for work, seconds in self._log.steps]
             self._recorded.append(run)
@@ -310,9 +308,7 @@ def short_of_memory(s: Settings, workload: str, limits: SchedulerLimits, share: 
     pages = max(round(share * ideal.pages), limits.pages_for(largest) + 1)
     if pages > limits.usable_pages:
         raise ConfigError(
-            f"--memory-share {share:g} of {workload} is {pages * limits.page_size:,} tokens of KV, but the engine has"
-            f" {limits.capacity:,}; lower --sessions or --scale."
+            f"--memory-share {share:g} of {workload} is {pages * limits.page_size:,} tokens of KV, but the engine "
+            f"has {limits.capacity:,}; lower --sessions or --scale."
         )
     return pages
-
-

@@ -1,7 +1,7 @@
 """`radixlang bench prefix --base-url`: the same workloads on a running server.
 
-Speaks the native `/generate` with token ids, which our server and SGLang's have: the next request of a session needs
-the answer's own ids, not its text. Must not know what runs behind it.
+Speaks the native `/generate` with token ids, which our server and SGLang's have: the next request of a session
+needs the answer's own ids, not its text. Must not know what runs behind it.
 """
 
 from __future__ import annotations

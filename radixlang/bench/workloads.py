@@ -1,9 +1,9 @@
 """The classical workloads of prefix caching, made from a seed: who asks what, after which answer, how much later.
 
-A session is a few requests that depend on each other; a prompt is made of pieces: texts, which are a key and a length
-(`content` turns them into token ids of any vocabulary), and the answers of earlier requests of the session. So the
-same workload feeds an engine, a server and a simulator, and a million requests take no memory before they are sent.
-Must not know who answers.
+A session is a few requests that depend on each other; a prompt is made of pieces: texts, which are a key and a
+length (`content` turns them into token ids of any vocabulary), and the answers of earlier requests of the
+session. So the same workload feeds an engine, a server and a simulator, and a million requests take no memory
+before they are sent. Must not know who answers.
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ class Session(NamedTuple):
 
 def content(texts: Sequence[Text], vocab: int) -> Ints:
     """Token ids (int32) of the texts, one after the other."""
+    if not texts:
+        return np.zeros(0, np.int32)
     keys, lengths, starts = (np.array(column, np.uint64) for column in zip(*texts, strict=True))
     sizes = lengths.astype(np.int64)
     before = np.cumsum(sizes) - sizes
@@ -83,8 +85,8 @@ def key_of(*parts: int) -> int:
 
 
 class Maker:
-    """What a generator draws from. `scale` multiplies all lengths, `rate` is sessions a second (infinite: all start
-    at 0), `think` multiplies the pauses between an answer and what follows it."""
+    """What a generator draws from. `scale` multiplies all lengths, `rate` is sessions a second (infinite: all
+    start at 0), `think` multiplies the pauses between an answer and what follows it."""
 
     def __init__(self, seed: int, scale: float = 1.0, rate: float = math.inf, think: float = 1.0) -> None:
         self.seed = seed
@@ -252,8 +254,8 @@ def names_of(text: str) -> tuple[str, ...]:
 
 def read_trace(path: Path, block: int = 512) -> Iterator[Session]:
     """Sessions of one request each from a file of the Mooncake kind: a JSON object a line with `timestamp` (ms),
-    `input_length`, `output_length` and `hash_ids`, one id for each `block` tokens of the prompt; equal ids after equal
-    ids are equal text (Qin et al. 2024).
+    `input_length`, `output_length` and `hash_ids`, one id for each `block` tokens of the prompt; equal ids after
+    equal ids are equal text (Qin et al. 2024).
 
     Raises:
         ConfigError: the file cannot be read, or a line is not of this kind.
@@ -269,11 +271,11 @@ def read_trace(path: Path, block: int = 512) -> Iterator[Session]:
                         left -= pieces[-1].length
                     if left > 0:  # ids may cover whole blocks only
                         pieces.append(Text(key_of(-1, number), left))
-                    request = Request(tuple(p for p in pieces if p.length > 0), max(1, int(entry["output_length"])))
+                    prompt = tuple(piece for piece in pieces if piece.length > 0)
+                    request = Request(prompt, max(1, int(entry["output_length"])))
                     yield Session(float(entry["timestamp"]) / 1000, (request,))
                 except (ValueError, KeyError, TypeError):
-                    raise ConfigError(
-                        f"--trace {path}, line {number}: needs timestamp, input_length, output_length and hash_ids."
-                    ) from None
+                    fields = "timestamp, input_length, output_length and hash_ids"
+                    raise ConfigError(f"--trace {path}, line {number}: needs {fields}.") from None
     except OSError as error:
         raise ConfigError(f"--trace {path} cannot be read: {error.strerror}.") from None

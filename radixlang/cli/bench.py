@@ -292,8 +292,9 @@ def prefix(args: argparse.Namespace) -> Report:
         from radixlang.bench.prefix_http import measure_server
 
         if settings.policies or settings.memory_share or settings.record:
-            raise ConfigError("--base-url measures a server as it is: --policy, --memory-share and --record need an engine.")
-        return measure_server(args.base_url, getattr(args, "api_key", None), getattr(args, "vocab_size", 10_000), settings)
+            raise ConfigError("--policy, --memory-share and --record need an engine, not a server at --base-url.")
+        vocab = getattr(args, "vocab_size", 10_000)
+        return measure_server(args.base_url, getattr(args, "api_key", None), vocab, settings)
     if settings.record is not None and not settings.record.absolute().parent.is_dir():
         raise ConfigError(f"--record {settings.record} cannot be written: its folder does not exist.")
     return _with_config(args, settings, measure)

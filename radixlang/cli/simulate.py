@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from radixlang.cli.bench import add_workload_flags, count, counts, share, words
+from radixlang.cli.bench import above_zero, add_workload_flags, count, counts, share, words
 from radixlang.cli.parser import Parser
 from radixlang.errors import ConfigError
 
@@ -21,8 +21,8 @@ def build_parser() -> Parser:
     """The flags of `simulate`."""
     parser = Parser(
         prog="radixlang simulate",
-        description="The real scheduler and the real cache in virtual time: how a workload or a trace would run on a "
-        "cluster of engines whose step times were recorded by `radixlang bench prefix --record`.",
+        description="The real scheduler and the real cache in virtual time: how workloads or a trace would run on "
+        "a cluster of engines whose step times were recorded by `radixlang bench prefix --record`.",
     )
     parser.add_argument("--costs", type=Path, metavar="FILE", help="a record of steps, or a file of --save-costs")
     parser.add_argument("--save-costs", type=Path, metavar="FILE", help="write the fitted costs there")
@@ -32,7 +32,7 @@ def build_parser() -> Parser:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there as well")
     load = parser.add_argument_group("Load")
     add_workload_flags(parser, "256", "1", "64; no limit with --rate", "1")
-    load.add_argument("--trace", type=Path, metavar="FILE", help="play this trace (JSON lines) instead of workloads")
+    load.add_argument("--trace", type=Path, metavar="FILE", help="play this trace (JSON lines) instead")
     cluster = parser.add_argument_group("Cluster")
     cluster.add_argument("--replicas", type=counts, default=(1,), help="engines, separated by commas (1)")
     cluster.add_argument(
@@ -42,7 +42,7 @@ def build_parser() -> Parser:
         metavar="NAMES",
         help="random, round-robin, least-loaded, cache-aware; separated by commas (round-robin)",
     )
-    cluster.add_argument("--window", type=float, default=0.1, help="seconds after which routers hear of answers (0.1)")
+    cluster.add_argument("--window", type=above_zero, default=0.1, help="seconds until routers hear answers (0.1)")
     engine = parser.add_argument_group("Engine (where it differs from the recorded one)")
     engine.add_argument("--policy", type=words, default=(), metavar="NAMES", help="eviction orders to compare")
     engine.add_argument("--memory-share", type=share, help="KV memory as a share of each workload's working set")

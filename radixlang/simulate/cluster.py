@@ -1,8 +1,9 @@
 """Replicas behind a router, in virtual time.
 
-One replica is simulated event by event. Of several, each runs by itself for a window of time: the router sends what is
-due in the window by what it knew at its beginning, and answers are heard at its end. So replicas need nothing of each
-other, and can be spread over processes. A request that follows an answer within the same window is sent at its end.
+One replica is simulated event by event. Of several, each runs by itself for a window of time: the router sends
+what is due in the window by what it knew at its beginning, and answers are heard at its end. So replicas need
+nothing of each other, and can be spread over processes. A request that follows an answer within the same window
+is sent at its end.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ _VOCAB = 32_000
 
 @dataclass(frozen=True)
 class Cluster:
-    """`window` in seconds; `processes` that replicas are spread over; `exact` as in `Replica`; `best`: compare with
-    an infinite cache that all replicas share."""
+    """`window` in seconds; `processes` that replicas are spread over; `exact` as in `Replica`; `best`: compare
+    with an infinite cache that all replicas share."""
 
     replicas: int = 1
     router: str = "round-robin"
@@ -224,4 +225,3 @@ class Simulation:
                 self.ideal.said(content(texts, self._vocab), content([said], self._vocab))
             self._play.answered(asked, said)
             self.answered.append(asked)
-

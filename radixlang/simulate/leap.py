@@ -1,9 +1,9 @@
 """The scheduler, with a way to take many decode steps at once.
 
-Between two events (an arrival, an end, a page that is not to be had, an admission that is tried again) the steps of
-running rows differ only in numbers that are known beforehand. `calm` says how many such steps there are, `leap` moves
-the columns on as that many calls of `schedule` and `process` would have. Everything else is the engine's own code.
-Must not know time.
+Between two events (an arrival, an end, a page that is not to be had, an admission that is tried again) the steps
+of running rows differ only in numbers that are known beforehand. `calm` says how many such steps there are,
+`leap` moves the columns on as that many calls of `schedule` and `process` would have. Everything else is the
+engine's own code. Must not know time.
 """
 
 from __future__ import annotations

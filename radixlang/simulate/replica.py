@@ -1,12 +1,13 @@
 """One engine in virtual time: the engine's loop over a scheduler, where steps take what the cost model says.
 
-The turns are those of `engine.loop`: with overlap a step is planned and launched before the result of the one before
-is waited for. Must not know workloads, routers or other replicas.
+The turns are those of `engine.loop`: with overlap a step is planned and launched before the result of the one
+before is waited for. Must not know workloads, routers or other replicas.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -52,10 +53,12 @@ class _Flight:
 
 
 class Replica:
-    """`exact`: every step is planned and processed by itself; otherwise calm stretches are leapt over, with the same
-    outcome."""
+    """`exact`: every step is planned and processed by itself; otherwise calm stretches are leapt over, with the
+    same outcome."""
 
-    def __init__(self, limits: SchedulerLimits, cost: CostModel, overlap: bool = True, exact: bool = False) -> None:
+    def __init__(
+        self, limits: SchedulerLimits, cost: CostModel, overlap: bool = True, exact: bool = False
+    ) -> None:
         self.scheduler = LeapScheduler(limits, now=0.0)
         self.time = 0.0
         """when the next turn begins"""
@@ -122,9 +125,7 @@ class Replica:
         self.busy += seconds
 
     def _take_in(self, job: Job) -> None:
-        sampling = SamplingParams(
-            max_new_tokens=job.output, temperature=0, ignore_eos=True, sampling_seed=job.key
-        )
+        sampling = SamplingParams(max_new_tokens=job.output, temperature=0, ignore_eos=True, sampling_seed=job.key)
         message = Generate(str(job.id), pack_ids(job.prompt), sampling, received=job.arrival)
         failed = self.scheduler.add(message, self.time)
         if failed is not None:
@@ -136,7 +137,7 @@ class Replica:
         rows, position = plan.rows[plan.samples], (plan.starts + plan.counts)[plan.samples]
         return tokens_at(self._keys[rows], (position + flight.shift).astype(np.uint64), self._vocab)
 
-    def _hear(self, messages: list[object], done: list[Done]) -> None:
+    def _hear(self, messages: Sequence[object], done: list[Done]) -> None:
         for message in messages:
             if isinstance(message, Failed):
                 raise ConfigError(f"The simulated engine fails a request: {message.message}")

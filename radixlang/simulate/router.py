@@ -1,7 +1,7 @@
 """Which replica gets a request: what a router can know when it decides, and no more.
 
-That is the prompt, how many of its own requests each replica has not answered, and what it sent where before. Must not
-look into replicas.
+That is the prompt, how many of its own requests each replica has not answered, and what it sent where before.
+Must not look into replicas.
 """
 
 from __future__ import annotations
@@ -70,8 +70,9 @@ class LeastLoaded:
 
 
 class CacheAware:
-    """The replica that was sent the longest prefix of the prompt, unless that is short or the replica has far more to
-    do than the others; then the least loaded one. What was sent long ago is forgotten, as the replicas forget it."""
+    """The replica that was sent the longest prefix of the prompt, unless that is short or the replica has far
+    more to do than the others; then the least loaded one. What was sent long ago is forgotten, as the replicas
+    forget it."""
 
     SHARE = 0.3
     """a prefix counts from this share of the prompt on"""

@@ -1,4 +1,4 @@
-"""`radixlang simulate`: tables over sizes of a cluster, routers and eviction orders, and the check against a record.
+"""`radixlang simulate`: tables over cluster sizes, routers and eviction orders, and the check against a record.
 
 Must not know the command line.
 """
@@ -28,7 +28,7 @@ from radixlang.simulate.router import ROUTERS
 
 @dataclass(frozen=True)
 class Settings:
-    """What to simulate: every combination of `replicas`, `routers` and `policies`, on every workload or on a trace."""
+    """Every combination of `replicas`, `routers` and eviction orders, on every workload or on a trace."""
 
     load: prefix.Settings = field(default_factory=prefix.Settings)
     """workloads, sessions, lengths, rate, thinking, eviction orders, memory"""
@@ -100,13 +100,14 @@ def _arms(s: Settings, workload: str, limits: SchedulerLimits) -> Iterator[tuple
     """Names and limits of one replica's engine."""
     share = s.load.memory_share
     if share is not None and s.trace is not None:
-        raise ConfigError("--memory-share needs a workload; give the memory of a trace's engine with --max-total-tokens.")
+        raise ConfigError("--memory-share needs a workload; for a trace say --max-total-tokens.")
     for order in s.load.policies or (limits.eviction,):
         some, name = dataclasses.replace(limits, eviction=order), order
         if share is not None:
             plenty = dataclasses.replace(limits, num_pages=1 << 30)
             pages = prefix.short_of_memory(s.load, workload, plenty, share)
-            some, name = dataclasses.replace(some, num_pages=pages + 1), f"{order}, {pages * limits.page_size:,} tokens"
+            name = f"{order}, {pages * limits.page_size:,} tokens"
+            some = dataclasses.replace(some, num_pages=pages + 1)
         yield name, some
     if s.load.baseline:
         yield "off", dataclasses.replace(limits, radix_cache=False)
@@ -123,7 +124,7 @@ def _busy(loads: list[Load], figures: Figures) -> list[Cell]:
 
 
 def validate(path: Path, model: EngineModel | None, exact: bool = False) -> Report:
-    """Play the runs of a record (`radixlang bench prefix --record`) again in virtual time, beside what was measured.
+    """Play the runs of a record (`radixlang bench prefix --record`) again in virtual time, beside the measured.
 
     Without a `model` a run is predicted from the steps of the other workloads' runs, if there are any.
 
@@ -157,7 +158,7 @@ def validate(path: Path, model: EngineModel | None, exact: bool = False) -> Repo
     worst_points = max(abs(f["hit_rate_points"]) for f in facts.values())
     worst = max((f["throughput_ratio"] for f in facts.values()), key=lambda ratio: abs(math.log(ratio)))
     notes = [
-        f"Hit rates differ by {worst_points:.1f} points at most; simulated throughput is {worst:.2f} × the measured "
-        "one where it is furthest off."
+        f"Hit rates differ by {worst_points:.1f} points at most; simulated throughput is {worst:.2f} × the "
+        "measured one where it is furthest off."
     ]
     return Report("simulate: validation", recorded.device, {}, [table], notes, facts, of_client=True)
