@@ -139,7 +139,8 @@ class Client:
 
     def send(self, message: Any) -> None:
         if isinstance(message, Failed):
-            raise ConfigError(f"The engine refused a request ({message.message}); lower --scale, or choose a workload.")
+            why = message.message.rstrip(".")
+            raise ConfigError(f"The engine refused a request ({why}); lower --scale, or leave this workload out.")
         if isinstance(message, Tokens):
             self._take(message, self._now())
 

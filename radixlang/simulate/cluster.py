@@ -20,6 +20,7 @@ import numpy as np
 
 from radixlang.bench.play import Asked, Ideal, Play, answer_key
 from radixlang.bench.workloads import Text, content
+from radixlang.engine.idle import Collector
 from radixlang.errors import EngineError
 from radixlang.simulate.cost import EngineModel
 from radixlang.simulate.replica import Done, Job, Replica
@@ -90,12 +91,13 @@ class Fleet:
         return out
 
 
-def serve(pipe: Connection, model: EngineModel, cluster: Cluster, first: int) -> None:
+def serve(pipe: Connection, model: EngineModel, cluster: Cluster, first: int, stride: int) -> None:
     """A process of its own: runs its fleet when told, until it is told None."""
-    fleet = Fleet(model, cluster, first, cluster.processes)
+    fleet, collector = Fleet(model, cluster, first, stride), Collector()
     while (order := pipe.recv()) is not None:
         try:
             pipe.send(fleet.run(*order))
+            collector.turn(idle=False)
         except Exception as error:
             pipe.send(f"{type(error).__name__}: {error}")
             return
@@ -113,7 +115,7 @@ class Fleets:
         context = multiprocessing.get_context("spawn")
         for first in range(self._count if self._own is None else 0):
             ours, theirs = context.Pipe()
-            worker = context.Process(target=serve, args=(theirs, model, cluster, first), daemon=True)
+            worker = context.Process(target=serve, args=(theirs, model, cluster, first, self._count), daemon=True)
             worker.start()
             theirs.close()
             self._pipes.append(ours)

@@ -35,28 +35,26 @@ class LeapScheduler(Scheduler):
         """None when the next step must be planned."""
         if self._filling or self._jumping or self._suspects or self._actions or not self._decoding:
             return None
-        columns, rows = self._rows, self._decoders()
-        flights = list(self._flights.values())
-        if flights:
-            # What is on its way must be such a step of the same rows: it becomes the last of the steps leapt over.
-            step = flights[-1]
-            here = np.array_equal(step.tenants, columns.tenant[rows])
-            if len(flights) > 1 or step.prompt_tokens or step.ending or not here:
-                return None
-        if columns.watched[rows].any():
-            return None
+        columns, rows, flights = self._rows, self._decoders(), len(self._flights)
         steps = int((columns.most[rows] - columns.made[rows]).min()) - 1
         if len(self._queue):
             if self.limits.queue_timeout is not None:
                 return None
-            if self._rows.available:
+            if columns.available:
                 steps = min(steps, self._retry_step - self._step)
+        if steps < 1 or flights > 1 or columns.watched[rows].any():
+            return None
+        for step in self._flights.values():
+            # What is on its way must be such a step of the same rows: it becomes the last of the steps leapt over.
+            same = len(step.tenants) == len(rows) and bool((step.tenants == columns.tenant[rows]).all())
+            if step.prompt_tokens or step.ending or not same:
+                return None
         computed = columns.computed[rows]
         while steps > 0 and self._pages_in(rows, computed, steps).sum() > self._pages.available:
             steps //= 2
         if steps < 1:
             return None
-        return Calm(rows, columns.length[rows] - len(flights), computed, steps)
+        return Calm(rows, columns.length[rows] - flights, computed, steps)
 
     def _pages_in(self, rows: Ints, computed: Longs, steps: int) -> Longs:
         """Pages that each row lacks for the tokens of so many steps."""

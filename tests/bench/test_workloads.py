@@ -17,7 +17,9 @@ from radixlang.errors import ConfigError
 VOCAB = 5000
 
 
-def play_out(play: Play, seconds: float = 1.0, page_size: int = 16) -> tuple[list[Asked], dict[int, np.ndarray], Ideal]:
+def play_out(
+    play: Play, seconds: float = 1.0, page_size: int = 16
+) -> tuple[list[Asked], dict[int, np.ndarray], Ideal]:
     """Answer everything with noise, each request `seconds` after it is due, earliest end first."""
     ideal, prompts, answered, now = Ideal(page_size), {}, [], 0.0
     running: list[tuple[float, Asked]] = []
