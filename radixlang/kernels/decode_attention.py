@@ -480,7 +480,7 @@ def _launch(
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         num_warps=tile.warps,
         num_stages=tile.stages,
-        **chain.options(),
+        **(chain.options() if tile.chained else {"CHAINED": False}),
     )
     if splits > 1 and not last_joins:
         block_s = next_power_of_2(max(splits, 16))

@@ -20,7 +20,7 @@ import torch
 SAFE_SHARED_BYTES = 64 * 1024
 MAX_SPLITS = 64
 #: what a table's entry for decoding may switch on or off with 1 or 0 (see `DecodeTile`)
-DECODE_FLAGS = ("projected", "prefetch", "evict_first")
+DECODE_FLAGS = ("projected", "prefetch", "evict_first", "chained")
 #: programs wanted per multiprocessor before a row's keys are no longer split
 PROGRAMS_PER_UNIT = 4
 #: most query-head rows of one decode tile; longer queries go to the extend kernel
@@ -54,6 +54,7 @@ class DecodeTile:
     prefetch: bool = False
     evict_first: bool = False
     pack: int = 1
+    chained: bool = True
 
 
 @dataclass(frozen=True)
