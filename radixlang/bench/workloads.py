@@ -260,6 +260,7 @@ def read_trace(path: Path, block: int = 512) -> Iterator[Session]:
     Raises:
         ConfigError: the file cannot be read, or a line is not of this kind.
     """
+    now = -math.inf
     try:
         with path.open() as lines:
             for number, line in enumerate(lines, 1):
@@ -273,9 +274,12 @@ def read_trace(path: Path, block: int = 512) -> Iterator[Session]:
                         pieces.append(Text(key_of(-1, number), left))
                     prompt = tuple(piece for piece in pieces if piece.length > 0)
                     request = Request(prompt, max(1, int(entry["output_length"])))
-                    yield Session(float(entry["timestamp"]) / 1000, (request,))
+                    before, now = now, float(entry["timestamp"]) / 1000
                 except (ValueError, KeyError, TypeError):
                     fields = "timestamp, input_length, output_length and hash_ids"
                     raise ConfigError(f"--trace {path}, line {number}: needs {fields}.") from None
+                if now < before:
+                    raise ConfigError(f"--trace {path}, line {number}: its timestamp is before the line's above.")
+                yield Session(now, (request,))
     except OSError as error:
         raise ConfigError(f"--trace {path} cannot be read: {error.strerror}.") from None

@@ -23,11 +23,8 @@ from radixlang.bench.workloads import Text, content
 from radixlang.engine.idle import Collector
 from radixlang.errors import EngineError
 from radixlang.simulate.cost import EngineModel
-from radixlang.simulate.replica import Done, Job, Replica
+from radixlang.simulate.replica import Done, Job, Replica, vocabulary
 from radixlang.simulate.router import ROUTERS, Router
-
-_VOCAB = 32_000
-"""where the engine does not say"""
 
 
 @dataclass(frozen=True)
@@ -69,7 +66,7 @@ class Fleet:
     """Replicas of one process: those whose number is `first` plus a multiple of `stride`."""
 
     def __init__(self, model: EngineModel, cluster: Cluster, first: int = 0, stride: int = 1) -> None:
-        self._vocab = model.limits.vocab_size or _VOCAB
+        self._vocab = vocabulary(model.limits)
         self._replicas = {
             number: Replica(model.limits, model.cost, model.overlap, cluster.exact)
             for number in range(first, cluster.replicas, stride)
@@ -162,12 +159,12 @@ class Simulation:
 
     def __init__(self, model: EngineModel, play: Play, cluster: Cluster) -> None:
         limits = model.limits
-        self._play = play
-        self._cluster = cluster
-        self._vocab = limits.vocab_size or _VOCAB
-        self._fleets = Fleets(model, cluster)
         make: Callable[..., Router] = ROUTERS.get(cluster.router)
         self._router = make(cluster.replicas, limits.capacity, cluster.seed)
+        self._play = play
+        self._cluster = cluster
+        self._vocab = vocabulary(limits)
+        self._fleets = Fleets(model, cluster)
         self._loads = np.zeros(cluster.replicas, np.int64)
         self._open: dict[int, tuple[Asked, int]] = {}
         self.ideal = Ideal(limits.page_size) if cluster.best else None
@@ -217,7 +214,7 @@ class Simulation:
         return out
 
     def _hear(self, done: list[Done]) -> None:
-        for item in sorted(done, key=lambda d: d.ended):
+        for item in sorted(done, key=lambda d: (d.ended, d.id)):
             asked, replica = self._open.pop(item.id)
             self._loads[replica] -= 1
             asked.first, asked.ended, asked.cached_tokens = item.first, item.ended, item.cached_tokens

@@ -24,6 +24,11 @@ from radixlang.simulate.cost import CostModel
 from radixlang.simulate.leap import Calm, LeapScheduler
 
 
+def vocabulary(limits: SchedulerLimits) -> int:
+    """Made-up tokens stay below this."""
+    return limits.vocab_size or 32_000
+
+
 class Job(NamedTuple):
     """A request for a replica. Its answer is the text `key` from the prompt's end on (see `bench.workloads`)."""
 
@@ -65,7 +70,7 @@ class Replica:
         self.busy = 0.0
         """seconds spent in steps"""
         self.steps = 0
-        self._vocab = limits.vocab_size or 1 << 31
+        self._vocab = vocabulary(limits)
         self._cost = cost
         self._overlap = overlap
         self._exact = exact

@@ -74,6 +74,8 @@ def simulate(model: EngineModel, settings: Settings) -> Report:
                 cluster = Cluster(replicas, router, s.window, s.processes, s.exact, best=replicas == 1)
                 simulation = Simulation(dataclasses.replace(model, limits=some), _play(s, workload), cluster)
                 loads = simulation.run()
+                if not simulation.answered:
+                    raise ConfigError(f"There is no request in {s.trace or workload}.")
                 figures = Figures.of(simulation.answered, cluster.best)
                 table.rows.append([workload, replicas, router, name, *figures.cells(), *_busy(loads, figures)])
                 facts[f"{workload}, {replicas}, {router}, {name}"] = figures.facts()

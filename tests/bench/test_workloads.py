@@ -155,6 +155,9 @@ def test_a_trace_file(tmp_path: Path) -> None:
     assert prompts[0][:2] == prompts[1][:2]
     assert prompts[0][2] != prompts[1][2]
     assert [session.requests[0].output for session in sessions] == [5, 1, 2]
+    file.write_text("\n".join(map(json.dumps, reversed(lines))))
+    with pytest.raises(ConfigError, match="line 2: its timestamp is before"):
+        list(read_trace(file))
     file.write_text('{"timestamp": 1}')
     with pytest.raises(ConfigError, match="line 1: needs timestamp"):
         list(read_trace(file))

@@ -113,6 +113,8 @@ def logged(simulation: Simulation) -> list[list[float]]:
 
 def test_complaints(costs: Path, tmp_path: Path) -> None:
     with_costs = ["--costs", str(costs)]
+    nothing = tmp_path / "empty.jsonl"
+    nothing.touch()
     for argv, words in (
         ([], "--costs is required"),
         (["--costs", str(tmp_path / "none")], "cannot be read"),
@@ -121,6 +123,8 @@ def test_complaints(costs: Path, tmp_path: Path) -> None:
         ([*with_costs, "--policy", "best"], "Unknown eviction order"),
         ([*with_costs, "--workload", "best"], "'best' is not known"),
         ([*with_costs, "--replicas", "0"], "at least 1"),
+        ([*with_costs, "--trace", str(nothing)], "There is no request in"),
+        ([*with_costs, "--trace", str(nothing), "--memory-share", "0.5"], "needs a workload"),
         ([*with_costs, "--validate", str(costs)], "is no record"),
         (["--validate", str(costs), "--save-costs", str(tmp_path / "x")], "--save-costs needs --costs"),
         ([*with_costs, "--json", str(tmp_path / "no" / "x")], "its folder does not exist"),
