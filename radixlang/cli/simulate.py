@@ -10,11 +10,15 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from radixlang.cli.bench import above_zero, add_workload_flags, count, counts, share, words
 from radixlang.cli.parser import Parser
 from radixlang.errors import ConfigError
+
+if TYPE_CHECKING:
+    from radixlang.scheduler import SchedulerLimits
+    from radixlang.simulate.run import Settings
 
 
 def build_parser() -> Parser:
@@ -81,7 +85,7 @@ def run(argv: Sequence[str]) -> int:
         report = validate(args.validate, model, args.exact)
     else:
         assert model is not None
-        report = simulate(model, settings_of(args, model.limits.page_size))
+        report = simulate(model, settings_of(args, model.limits))
     print(report.markdown())
     if args.json is not None:
         report.write(args.json)
@@ -89,8 +93,8 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
-def settings_of(args: argparse.Namespace, page_size: int) -> Any:
-    """The simulator's settings for the parsed flags; `page_size` is the recorded engine's."""
+def settings_of(args: argparse.Namespace, limits: SchedulerLimits) -> Settings:
+    """The simulator's settings for the parsed flags; `limits` are the recorded engine's."""
     from radixlang.bench import prefix
     from radixlang.simulate.run import Settings
 
@@ -99,21 +103,21 @@ def settings_of(args: argparse.Namespace, page_size: int) -> Any:
     if hasattr(args, "workload"):
         given["workloads"] = args.workload
     load = prefix.Settings(**given)
-    limits = {
-        "context_length": args.context_length,
-        "page_size": args.page_size,
-        "max_running_requests": args.max_running_requests,
-        "policy": args.schedule_policy,
+    page_size = args.page_size or limits.page_size
+    changes = {
+        "page_size": page_size,
+        "num_pages": (args.max_total_tokens or limits.capacity) // page_size + 1,
+        "context_length": args.context_length or limits.context_length,
+        "max_running_requests": args.max_running_requests or limits.max_running_requests,
+        "policy": args.schedule_policy or limits.policy,
     }
-    if args.max_total_tokens is not None:
-        limits["num_pages"] = args.max_total_tokens // (args.page_size or page_size) + 1
     return Settings(
-        load if args.trace is not None else load.filled(True),
-        args.trace,
-        args.replicas,
-        args.router,
-        {name: value for name, value in limits.items() if value is not None},
-        args.window,
-        args.processes,
-        args.exact,
+        load=load if args.trace is not None else load.filled(True),
+        trace=args.trace,
+        replicas=args.replicas,
+        routers=args.router,
+        limits=changes,
+        window=args.window,
+        processes=args.processes,
+        exact=args.exact,
     )

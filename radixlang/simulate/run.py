@@ -18,7 +18,6 @@ from radixlang.bench import prefix
 from radixlang.bench.play import Figures, Play
 from radixlang.bench.report import Cell, Report, Table
 from radixlang.bench.workloads import Session, read_trace
-from radixlang.cache import EVICTIONS
 from radixlang.errors import ConfigError
 from radixlang.scheduler import POLICIES, SchedulerLimits
 from radixlang.simulate.cluster import Cluster, Load, Simulation
@@ -37,7 +36,7 @@ class Settings:
     replicas: tuple[int, ...] = (1,)
     routers: tuple[str, ...] = ("round-robin",)
     limits: dict[str, Any] = field(default_factory=dict)
-    """fields of `SchedulerLimits` that differ from the recorded engine's"""
+    """fields of `SchedulerLimits` that need not be the recorded engine's"""
     window: float = 0.1
     processes: int = 1
     exact: bool = False
@@ -53,8 +52,6 @@ class Settings:
             ROUTERS.get(name)
         if "policy" in self.limits:
             POLICIES.get(self.limits["policy"])
-        for name in self.load.policies:
-            EVICTIONS.get(name)
 
 
 def simulate(model: EngineModel, settings: Settings) -> Report:
