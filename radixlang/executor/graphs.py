@@ -22,6 +22,7 @@ import torch
 from radixlang.attention import AttentionBackend
 from radixlang.errors import EngineError
 from radixlang.executor.inputs import lay_out
+from radixlang.executor.repeat import Repeat
 from radixlang.executor.shapes import Shape
 from radixlang.forward import ForwardBatch, ForwardContext, forwarding
 from radixlang.kernels.bitmask import apply_bitmask
@@ -110,6 +111,8 @@ class StepGraphs:
         """[rows, vocabulary] what a shape's last run left"""
         self._last: tuple[StepPlan, Shape, npt.NDArray[np.int64]] | None = None
         """the step that ran last, and the tokens that its drawing rows had drawn before"""
+        self._repeat: Repeat | None = None
+        """the last decode step, which the next one may repeat"""
 
     def capture(self, record: Record, progress: Callable[[int, int], None]) -> None:
         """Record all shapes, the largest first, so that the others fit into its memory."""
@@ -205,18 +208,35 @@ class StepGraphs:
         wanted[: len(draws)] = layout.ends[layout.sampling]
         wanted[len(draws) :] = tokens - 1
         drawing[: len(draws)] = draws
-        before = self._sampling.drawn_before(draws)
+        before = self._sampling.draw_next(draws)
         drawn[: len(draws)] = before
         drawn[(np.cumsum(plan.samples) - 1)[plan.masked]] = -1
         ids[:tokens] = np.where(plan.token_ids == FROM_TABLE, -plan.rows[layout.of], plan.token_ids)
         positions[:tokens] = layout.positions
         slots[:tokens] = layout.slots
         pages[: entries.size] = entries.ravel()
+        self._replay(plan, shape, staged, before)
+        if shape.decodes:
+            self._repeat = Repeat(plan, shape, staged.numpy().copy(), table, self._pool.page_size)
+        return self._home_of(shape)
+
+    def repeat(self, plan: StepPlan) -> torch.Tensor | None:
+        """As `run`, for a plan that need not be checked: one more step of the rows that decoded last. None: it is
+        another one."""
+        repeat = self._repeat
+        if repeat is None or not repeat.holds(plan):
+            return None
+        before = self._sampling.draw_next(repeat.rows)
+        repeat.fill(plan, before)
+        staged = torch.empty(len(repeat.packed), dtype=torch.int32, pin_memory=self._pins)
+        staged.numpy()[:] = repeat.packed
+        self._replay(plan, repeat.shape, staged, before)
+        return self._home_of(repeat.shape)
+
+    def _replay(self, plan: StepPlan, shape: Shape, staged: torch.Tensor, before: npt.NDArray[np.int64]) -> None:
         self._packed[: len(staged)].copy_(staged, non_blocking=True)
         self._replays[shape]()
-        self._sampling.advance_rows(draws)
         self._last = plan, shape, before
-        return self._home_of(shape)
 
     def draw(self, plan: StepPlan, bits: torch.Tensor) -> torch.Tensor:
         """Draw the masked rows of the plan that was run last. → as `run`
