@@ -21,8 +21,8 @@ import torch
 
 from radixlang.attention import AttentionBackend
 from radixlang.errors import EngineError
+from radixlang.executor.decode_pack import DecodePack
 from radixlang.executor.inputs import lay_out
-from radixlang.executor.repeat import Repeat
 from radixlang.executor.shapes import Shape
 from radixlang.forward import ForwardBatch, ForwardContext, forwarding
 from radixlang.kernels.bitmask import apply_bitmask
@@ -111,8 +111,8 @@ class StepGraphs:
         """[rows, vocabulary] what a shape's last run left"""
         self._last: tuple[StepPlan, Shape, npt.NDArray[np.int64]] | None = None
         """the step that ran last, and the tokens that its drawing rows had drawn before"""
-        self._repeat: Repeat | None = None
-        """the last decode step, which the next one may repeat"""
+        self._decode: DecodePack | None = None
+        """the rows that decoded last"""
 
     def capture(self, record: Record, progress: Callable[[int, int], None]) -> None:
         """Record all shapes, the largest first, so that the others fit into its memory."""
@@ -187,23 +187,39 @@ class StepGraphs:
         shape = self.find(plan)
         if shape is None:
             return None
+        self._sampling.settle()
+        more = plan.new_pages.reshape(-1, 3)[shape.tokens :]
+        if len(more):  # a long prefix was found in the cache
+            self._table.write(self._sampling.upload(more.astype(np.int32)))
+        if shape.decodes:
+            self._decode = DecodePack(plan, shape, self._table, self._pool.page_size)
+            return self._run_decode(plan, self._decode)
+        return self._run_prompts(plan, shape)
+
+    def repeat(self, plan: StepPlan) -> torch.Tensor | None:
+        """As `run`, without a check, for one more step of the rows that decoded last. None: it is another one."""
+        pack = self._decode
+        return self._run_decode(plan, pack) if pack is not None and pack.holds(plan) else None
+
+    def _run_decode(self, plan: StepPlan, pack: DecodePack) -> torch.Tensor:
+        before = self._sampling.draw_next(pack.rows)
+        pack.fill(plan, before)
+        staged = torch.empty(len(pack.packed), dtype=torch.int32, pin_memory=self._pins)
+        staged.numpy()[:] = pack.packed
+        return self._replay(plan, pack.shape, staged, before)
+
+    def _run_prompts(self, plan: StepPlan, shape: Shape) -> torch.Tensor:
         table, size, tokens = self._table, plan.size, plan.tokens
         layout = lay_out(plan, table, self._pool.page_size)
-        self._sampling.settle()
-        entries = plan.new_pages.reshape(-1, 3)
-        if len(entries) > shape.tokens:  # a long prefix was found in the cache
-            table.write(self._sampling.upload(entries[shape.tokens :].astype(np.int32)))
-            entries = entries[: shape.tokens]
+        entries = plan.new_pages.reshape(-1, 3)[: shape.tokens]
         draws = plan.rows[layout.sampling]
-        # torch keeps the pinned block until the copy has passed the stream
         staged = torch.zeros(packed_size(shape.tokens, shape.rows), dtype=torch.int32, pin_memory=self._pins)
         rows, starts, lengths, wanted, drawing, drawn, ids, positions, slots, pages = sections(
             staged.numpy(), shape.tokens, shape.rows
         )
         rows[:size] = plan.rows
         starts[: size + 1] = layout.query_starts
-        # every row of a decode step has one token; otherwise the first padding row has all that are left
-        starts[size + 1 :] = np.arange(size + 1, shape.rows + 2) if shape.decodes else shape.tokens
+        starts[size + 1 :] = shape.tokens  # the first padding row has all that are left
         lengths[:size] = layout.lengths
         wanted[: len(draws)] = layout.ends[layout.sampling]
         wanted[len(draws) :] = tokens - 1
@@ -215,28 +231,16 @@ class StepGraphs:
         positions[:tokens] = layout.positions
         slots[:tokens] = layout.slots
         pages[: entries.size] = entries.ravel()
-        self._replay(plan, shape, staged, before)
-        if shape.decodes:
-            self._repeat = Repeat(plan, shape, staged.numpy().copy(), table, self._pool.page_size)
-        return self._home_of(shape)
+        return self._replay(plan, shape, staged, before)
 
-    def repeat(self, plan: StepPlan) -> torch.Tensor | None:
-        """As `run`, for a plan that need not be checked: one more step of the rows that decoded last. None: it is
-        another one."""
-        repeat = self._repeat
-        if repeat is None or not repeat.holds(plan):
-            return None
-        before = self._sampling.draw_next(repeat.rows)
-        repeat.fill(plan, before)
-        staged = torch.empty(len(repeat.packed), dtype=torch.int32, pin_memory=self._pins)
-        staged.numpy()[:] = repeat.packed
-        self._replay(plan, repeat.shape, staged, before)
-        return self._home_of(repeat.shape)
-
-    def _replay(self, plan: StepPlan, shape: Shape, staged: torch.Tensor, before: npt.NDArray[np.int64]) -> None:
+    def _replay(
+        self, plan: StepPlan, shape: Shape, staged: torch.Tensor, before: npt.NDArray[np.int64]
+    ) -> torch.Tensor:
+        # torch keeps the pinned block until the copy has passed the stream
         self._packed[: len(staged)].copy_(staged, non_blocking=True)
         self._replays[shape]()
         self._last = plan, shape, before
+        return self._home_of(shape)
 
     def draw(self, plan: StepPlan, bits: torch.Tensor) -> torch.Tensor:
         """Draw the masked rows of the plan that was run last. → as `run`

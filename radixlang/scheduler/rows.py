@@ -4,6 +4,7 @@ whole arrays. Row 0 is the sink and stays unused. Must not know policies, the tr
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -34,7 +35,7 @@ class Decoders:
     work: Longs
     """as in `Rows`, and so are the next ones"""
     tenants: Longs
-    wishes: list[int]
+    wishes: Ints
     """which of the n want log-probabilities"""
     masked: Ints
     """which of the n have a grammar"""
@@ -46,6 +47,33 @@ class Decoders:
     """all true"""
     pools: Bools
     """all false"""
+
+    def part(self, which: Bools) -> Decoders:
+        """Some of them."""
+        rows = self.rows[which]
+        size = len(rows)
+        return Decoders(
+            rows=rows,
+            index=self.index[which],
+            requests=list(itertools.compress(self.requests, which.tolist())),
+            work=self.work[which],
+            tenants=self.tenants[which],
+            wishes=_places(self.wishes, which),
+            masked=_places(self.masked, which),
+            counts=self.counts[:size],
+            token_ids=self.token_ids[:size],
+            samples=self.samples[:size],
+            pools=self.pools[:size],
+        )
+
+
+def _indexes(which: Bools) -> Ints:
+    return np.flatnonzero(which).astype(np.int32)
+
+
+def _places(indexes: Ints, which: Bools) -> Ints:
+    """Where the `indexes` that stay are when only `which` are left."""
+    return _indexes(np.isin(np.flatnonzero(which), indexes)) if len(indexes) else indexes
 
 
 class Rows:
@@ -150,8 +178,8 @@ class Rows:
             requests=self.requests.take(index).tolist(),
             work=self.work.take(index),
             tenants=self.tenant.take(index),
-            wishes=np.flatnonzero(self.wishes.take(index)).tolist(),
-            masked=np.flatnonzero(self.constrained.take(index)).astype(np.int32),
+            wishes=_indexes(self.wishes.take(index)),
+            masked=_indexes(self.constrained.take(index)),
             counts=np.ones(count, np.int32),
             token_ids=np.full(count, FROM_TABLE, np.int32),
             samples=np.ones(count, np.bool_),

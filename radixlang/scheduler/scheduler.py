@@ -72,7 +72,7 @@ class Scheduler:
         self._jumping: dict[int, Request] = {}
         """row → running request with several tokens to compute that no prompt brought: its grammar forced them"""
         self._decoders: Decoders | None = None
-        """`_decoding` in columns, None when out of date"""
+        """those of `_decoding` that are not known to be done computing; None when out of date"""
         self._prompt_steps = 0
         """steps of prompts alone since a row that could decode last had its turn"""
         self._flights: dict[int, StepBuilder] = {}
@@ -166,7 +166,8 @@ class Scheduler:
         row = request.row
         if self._filling.pop(row, None) is None and self._jumping.pop(row, None) is None:
             del self._decoding[row]
-            self._decoders = None
+            if self._decoders is not None and row in self._decoders.rows:
+                self._decoders = None
         self._retry_step = 0
         self._rows.fold(request)
         if keep:
@@ -238,15 +239,15 @@ class Scheduler:
             if stuck or not (retracted or starved):
                 self._admit(step, now)
 
-    def _all_decoders(self) -> Decoders:
-        """`_decoding`."""
+    def _current_decoders(self) -> Decoders:
+        """See `_decoders`."""
         if self._decoders is None:
             self._decoders = self._rows.decoders(self._decoding, len(self._decoding))
         return self._decoders
 
     def _can_decode(self) -> bool:
         """Some row has something to compute and no prompt."""
-        decoders = self._all_decoders()
+        decoders = self._current_decoders()
         return bool(self._jumping) or bool((self._rows.computed.take(decoders.index) < decoders.work).any())
 
     def _grant_decodes(self, step: StepBuilder) -> bool:
@@ -256,12 +257,12 @@ class Scheduler:
         columns = self._rows
         retracted = False
         while self._decoding or self._jumping:
-            decoders = self._all_decoders()
+            decoders = self._current_decoders()
             starts = columns.computed.take(decoders.index)
             going = starts < decoders.work
             if not going.all():
                 starts = starts[going]
-                decoders = columns.decoders(decoders.rows[going], len(starts))
+                decoders = self._decoders = decoders.part(going)
             rows = decoders.index
             full = np.flatnonzero(starts >= columns.capacity.take(rows))
             if len(full) + self._jump_pages() > self._pages.available:
@@ -755,6 +756,12 @@ class Scheduler:
         assert rows.running == self._filling | self._decoding | self._jumping
         assert len(running) == len(self._filling) + len(self._decoding) + len(self._jumping)
         assert not rows.made[rows.tenant == 0].any(), "a free row has tokens"
+        assert rows.bound == sum(request.grammar is not None for request in running), "grammars are miscounted"
+        if self._decoders is not None:
+            left = set(self._decoding) - set(self._decoders.rows.tolist())
+            assert len(left) + len(self._decoders.rows) == len(self._decoding), "another row decodes"
+            assert all(rows.computed[row] >= rows.work[row] for row in left), "a row that could decode is left out"
+            assert self._decoders.tenants.tolist() == rows.tenant[self._decoders.index].tolist()
         for row, request in rows.running.items():
             computed, length = int(rows.computed[row]), int(rows.length[row])
             assert request.state is State.RUNNING

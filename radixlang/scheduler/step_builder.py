@@ -83,7 +83,7 @@ class StepBuilder:
         self._counts.append(decoders.counts)
         self._tokens.append(decoders.token_ids)
         self._samples.append(decoders.samples)
-        for at in decoders.wishes:
+        for at in decoders.wishes.tolist():
             self._wish(at, decoders.requests[at], 0, 0, True)
 
     def prompt(self, request: Request, start: int, count: int, complete: bool) -> None:
