@@ -89,7 +89,9 @@ class StepGraphs:
         attention: AttentionBackend,
         sampling: SamplingBatch,
         shapes: list[Shape],
+        mark: Callable[[str], None] = lambda part: None,
     ) -> None:
+        """`mark` is told when all that a step brings is on the stream, see `Platform.mark`."""
         assert sampling.columns is not None
         device = table.pages.device
         self._model = model
@@ -98,6 +100,7 @@ class StepGraphs:
         self._attention = attention
         self._sampling = sampling
         self._columns = sampling.columns
+        self._mark = mark
         self._decodes = sorted(shape for shape in shapes if shape.decodes)
         self._prompts = sorted(shape for shape in shapes if not shape.decodes)
         tokens, rows = max(shape.tokens for shape in shapes), max(shape.rows for shape in shapes)
@@ -238,6 +241,7 @@ class StepGraphs:
     ) -> torch.Tensor:
         # torch keeps the pinned block until the copy has passed the stream
         self._packed[: len(staged)].copy_(staged, non_blocking=True)
+        self._mark("copy")
         self._replays[shape]()
         self._last = plan, shape, before
         return self._home_of(shape)

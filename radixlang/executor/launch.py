@@ -90,7 +90,8 @@ class DeviceExecutor:
         from radixlang.executor.graphs import CudaRecorder, StepGraphs
 
         def work() -> None:
-            graphs = StepGraphs(self.model, self.pool, self.table, self.attention, self.sampling, shapes)
+            parts = self.model, self.pool, self.table, self.attention, self.sampling
+            graphs = StepGraphs(*parts, shapes, lambda part: self.platform.mark(part))
             graphs.capture(CudaRecorder(), progress)
             self.graphs = graphs
 
