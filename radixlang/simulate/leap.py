@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from radixlang.plan import Ints
 from radixlang.scheduler import Scheduler
@@ -20,7 +21,7 @@ from radixlang.scheduler.rows import Longs
 class Calm(NamedTuple):
     """Rows that decode, and for how many steps nothing else can happen (at least 1)."""
 
-    rows: Ints
+    rows: npt.NDArray[np.intp]
     known: Longs
     """tokens of each that the host knows: the position of the next one that it is told"""
     computed: Longs
@@ -33,30 +34,32 @@ class LeapScheduler(Scheduler):
 
     def calm(self) -> Calm | None:
         """None when the next step must be planned."""
-        if self._filling or self._jumping or self._suspects or self._actions or not self._decoding:
+        if self._filling or self._jumping or self._suspects or self._actions:
             return None
-        columns, rows, flights = self._rows, self._decoders(), len(self._flights)
-        steps = int((columns.most[rows] - columns.made[rows]).min()) - 1
+        columns, decoders, flights = self._rows, self._current_decoders(), len(self._flights)
+        rows = decoders.index
+        if not len(rows) or len(rows) < len(self._decoding) or flights > 1:
+            return None
+        # A row whose next token is looked at by itself, such as its first, has no calm step.
+        steps = int((columns.look_from.take(rows) - columns.made.take(rows)).min()) - 1
         if len(self._queue):
             if self.limits.queue_timeout is not None:
                 return None
             if columns.available:
                 steps = min(steps, self._retry_step - self._step)
-        if steps < 1 or flights > 1 or columns.watched[rows].any():
-            return None
         for step in self._flights.values():
             # What is on its way must be such a step of the same rows: it becomes the last of the steps leapt over.
-            same = len(step.tenants) == len(rows) and bool((step.tenants == columns.tenant[rows]).all())
+            same = len(step.tenants) == len(rows) and bool((step.tenants == decoders.tenants).all())
             if step.prompt_tokens or step.ending or not same:
                 return None
-        computed = columns.computed[rows]
+        computed = columns.computed.take(rows)
         while steps > 0 and self._pages_in(rows, computed, steps).sum() > self._pages.available:
             steps //= 2
         if steps < 1:
             return None
         return Calm(rows, columns.length[rows] - flights, computed, steps)
 
-    def _pages_in(self, rows: Ints, computed: Longs, steps: int) -> Longs:
+    def _pages_in(self, rows: npt.NDArray[np.intp], computed: Longs, steps: int) -> Longs:
         """Pages that each row lacks for the tokens of so many steps."""
         size = self.limits.page_size
         missing: Longs = -(-(computed + steps) // size) - self._rows.capacity[rows] // size
