@@ -293,9 +293,8 @@ class Scheduler:
         for row in self._jumping:
             if budget <= 0:
                 break
-            start, end = int(columns.computed[row]), int(columns.length[row])
-            if limits.chunked:
-                end = min(end, start + budget)
+            start = int(columns.computed[row])
+            end = min(int(columns.length[row]), start + budget)
             pages += max(0, limits.pages_for(end) - int(columns.capacity[row]) // limits.page_size)
             budget -= end - start
         return pages
@@ -314,11 +313,12 @@ class Scheduler:
         limits, columns, row = self.limits, self._rows, request.row
         have = int(columns.capacity[row]) // limits.page_size
         start, length = int(columns.computed[row]), int(columns.length[row])
-        end = min(length, start + self._budget) if limits.chunked else length
+        cut = limits.chunked or row in self._jumping  # only a prompt may have to be computed in one step
+        end = min(length, start + self._budget) if cut else length
         missing = limits.pages_for(end) - have
         room = self._pages.available
         if missing > room:
-            if not limits.chunked:
+            if not cut:
                 return False
             missing, end = room, (have + room) * limits.page_size
             if end <= start:
