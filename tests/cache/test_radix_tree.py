@@ -117,6 +117,7 @@ ORDERS = {
     "lfu": "cba",
     "slru": "cab",
     "priority": "cab",
+    "cost": "cab",
 }
 
 
@@ -169,12 +170,12 @@ def test_null_tree_keeps_nothing() -> None:
     tree.check()
 
 
-def test_heap_stays_small_under_repeated_use() -> None:
+def test_queue_of_leaves_stays_small_under_repeated_use() -> None:
     tree = make_cache(1)
     tree.insert(ints(1, 2), ints(11, 12))
     for _ in range(5000):
         tree.match_prefix(ints(1, 2))
-    assert len(tree._heap) < 100
+    assert len(tree._leaves) < 100
 
 
 def run_program(seed: int, steps: int, page_size: int, order: str) -> None:
