@@ -21,7 +21,7 @@ import numpy as np
 
 from radixlang.cache.eviction import EvictionOrder
 from radixlang.cache.leaf_queue import Entry, LeafQueue
-from radixlang.cache.reuse import MOST_HITS, Reuse
+from radixlang.cache.reuse import Reuse
 from radixlang.plan import Ints
 
 _NO_PAGES: Ints = np.zeros(0, np.int32)
@@ -74,7 +74,8 @@ class TreeNode:
         """when it was last hit, or made"""
         self.hits = 0
         self.credit = 0.0
-        """how much later than its last use it counts as used in the order `cost` (see `Reuse.credit`)"""
+        """how much later than its last use it counts as used in the order `cost` (see `Reuse.credit`), as of when
+        it last became evictable"""
         self.priority = 0
         self.entry: Entry[TreeNode] | None = None
         """its one valid entry in the queue of leaves"""
@@ -285,17 +286,12 @@ class RadixTree:
 
     def hit(self, node: TreeNode) -> None:
         """Count one use of the path that ends at `node`, which is locked (a match need not lead to a use)."""
-        now, uses, idle, runs = self._clock, self.reuse.uses, 0, 0
+        now, reuse = self._clock, self.reuse
         while node.parent is not None:
-            hits = node.hits
-            uses[hits if hits < MOST_HITS else MOST_HITS] += 1
-            idle += now - node.hit_time
-            runs += 1
-            node.hits = hits + 1
+            reuse.used(node.hits, len(node.data), now - node.hit_time)
+            node.hits += 1
             node.hit_time = now
             node = node.parent
-        if runs:
-            self.reuse.used(idle / runs)
 
     def lock(self, node: TreeNode) -> None:
         """Protect the path that ends at `node`."""
@@ -351,7 +347,7 @@ class RadixTree:
                 freed.append(self._cut(node, spare))
             else:
                 self._leaves.pop()
-                self.reuse.lost(node.hits)
+                self.reuse.lost(node.hits, len(node.data))
                 freed.append(self._remove(node))
             got += len(freed[-1])
         return np.concatenate(freed) if freed else _NO_PAGES
@@ -411,7 +407,7 @@ class RadixTree:
         """See to it that a node that can be evicted is in the queue, not behind its place."""
         if node.children or node.locks or node.parent is None:
             return
-        node.credit = self.reuse.credit(node.hits, node.start)
+        node.credit = self.reuse.credit(node.hits, len(node.data), node.start)
         key, entry = self._order(node), node.entry
         if entry is not None and entry[0] <= key:
             return
