@@ -4,8 +4,8 @@
     python benchmarks/tree.py --page-sizes 16 --orders lru cost
 
 The tree holds `--nodes` runs of ten pages (a million tokens with pages of one token, 64 million with pages of 64):
-conversations of eight turns below a hundred system prompts. Into it goes a prompt of 100,000 tokens, as one run and
-as the turns of a conversation; then another one that shares nothing. Medians; exits with 1 if a bar was missed.
+conversations of eight turns below a hundred system prompts. A prompt of 100,000 tokens goes into it, as one run
+and as the turns of a conversation; then another one that shares nothing. Medians; exits with 1 if a bar is missed.
 """
 
 from __future__ import annotations
@@ -90,10 +90,16 @@ def rows(bench: Bench, repeats: int) -> Iterator[tuple[str, str, float]]:
         node = tree.match_prefix(prompt).node
         match = statistics.median(timed(lambda p=prompt: tree.match_prefix(p)) for _ in range(repeats))
         yield "match", f"match 100k tokens in {turns} runs", match
-        yield "match", "… lock and unlock", statistics.median(
-            timed(lambda n=node: (tree.lock(n), tree.unlock(n))) for _ in range(repeats)
+        yield (
+            "match",
+            "… lock and unlock",
+            statistics.median(timed(lambda n=node: (tree.lock(n), tree.unlock(n))) for _ in range(repeats)),
         )
-        yield "match", "… count a hit", statistics.median(timed(lambda n=node: tree.hit(n)) for _ in range(repeats))
+        yield (
+            "match",
+            "… count a hit",
+            statistics.median(timed(lambda n=node: tree.hit(n)) for _ in range(repeats)),
+        )
         longer = [np.concatenate([prompt, bench.tokens(RUN * bench.size)]) for _ in range(repeats)]
         yield "insert", "… insert one more turn", bench.insertions(longer)
     fresh = [bench.tokens(PROMPT) for _ in range(repeats)]

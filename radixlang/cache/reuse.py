@@ -2,12 +2,12 @@
 
 Suppose that of the runs of a kind a share p will be used again, each after a random time of mean T, and that the
 others never are. The longer a run has not been used, the likelier it is one of the others: after a time t the odds
-that it is used again are p / (1 - p) · exp(-t / T). A page is best given up where the expected gain, odds times the
-cost of computing it again, is least: that is where t - T · ln(odds · cost) is largest. So runs go least recently
-used first, but each counts as used T · ln(odds · cost) later than it was: its `credit`.
+that it is used again are p / (1 - p) · exp(-t / T). A page is best given up where the expected gain, odds times
+the cost of computing it again, is least: that is where t - T · ln(odds · cost) is largest. So runs go least
+recently used first, but each counts as used T · ln(odds · cost) later than it was: its `credit`.
 
 Odds are counted by kind: how often a run was hit, and how long it is. That tells documents from the questions
-behind them, and the end of a conversation, which the next turn reads, from the end of an answer, which nobody does.
+behind them, and the end of a conversation, which the next turn reads, from that of an answer that nobody reads.
 Counting is coarse, since what was evicted too early counts as never used again; so credit is only taken away, and
 only where the odds are clearly bad (`DOUBT`). Where all kinds are used again, the order is lru.
 
@@ -71,5 +71,5 @@ class Reuse:
         """How much later a run counts as used than it was (0 or less), with `start` tokens before it."""
         kind = _kind(hits, size)
         odds = DOUBT * self._uses[kind] / self._losses[kind] * (1 + start / ATTENTION)
-        # Weighted by themselves, so that the many short times of a run that everybody shares do not hide the others.
+        # T weights times by themselves, so that the many short ones of what all share do not hide the others.
         return WEIGHT * self._idle_squared / self._idle * math.log(odds) if odds < 1 else 0.0

@@ -34,6 +34,11 @@ class SchedulerLimits:
     vocab_size: int = 0
     """0: token ids are not checked"""
     policy: str = "fcfs"
+    preemption_threshold: int | None = None
+    """a waiting request so many levels above a running one may take its place; None: never. For the policy
+    `priority`"""
+    low_values_first: bool = False
+    """a small priority is an urgent one"""
     eviction: str = "lru"
     radix_cache: bool = True
     conservativeness: float = 1.0

@@ -31,6 +31,7 @@ from radixlang.scheduler.finish import News, finish_reason
 from radixlang.scheduler.limits import SchedulerLimits
 from radixlang.scheduler.pages import Pages
 from radixlang.scheduler.policy import POLICIES
+from radixlang.scheduler.preemption import victim
 from radixlang.scheduler.queue import WaitingQueue, level
 from radixlang.scheduler.request import Request, State
 from radixlang.scheduler.rows import Rows
@@ -221,6 +222,7 @@ class Scheduler:
 
     def _grant(self, step: StepBuilder, now: float) -> None:
         """Share the step out."""
+        self._preempt()
         if not self.limits.mixed:
             turn = self._can_decode()
             if self._prompt_steps < self.limits.max_prefill_steps or not turn:
@@ -348,7 +350,7 @@ class Scheduler:
             return
         if self._step < self._retry_step:
             return
-        to_come = pages_to_come(self._rows, self._ratio.value, self.limits)
+        to_come = self._all_to_come()
         admitted: list[Request] = []
         hopeless: list[Request] = []
         for request in self._policy(self._queue, self._pages.tree):
@@ -373,16 +375,11 @@ class Scheduler:
     def _try_admit(self, step: StepBuilder, request: Request, to_come: int) -> bool:
         """Match, find room, take a row, grant. → whether the request runs now"""
         limits = self.limits
-        cap = request.tokens.size - 1  # the last token is always computed: its logits are needed
-        if request.logprobs is not None:
-            cap = min(cap, request.logprobs.match_cap)
+        cap = self._match_cap(request)
         match = self._pages.match(request, cap)
-        need = expected_pages(request, self._ratio.value, limits) - len(match.pages)
         must = limits.pages_for(request.tokens.size) - len(match.pages)
-        # With nothing else running everything can be evicted, and waiting would not help.
-        fits = need + to_come <= self._pages.available or not self._rows.running
         whole = limits.chunked or request.tokens.size - match.tokens <= self._budget or not step.prompt_tokens
-        if not fits or must > self._pages.available or not whole:
+        if not self._fits(request, match, to_come) or not whole:
             self._pages.unmatch(match)
             if whole:
                 self._retry_step = self._step + RETRY_STEPS
@@ -398,6 +395,42 @@ class Scheduler:
         granted = self._grant_prompt(step, request)
         assert granted, "an admitted request got no grant"
         return True
+
+    def _match_cap(self, request: Request) -> int:
+        """Tokens of the request that may come from the cache."""
+        cap = request.tokens.size - 1  # the last token is always computed: its logits are needed
+        return cap if request.logprobs is None else min(cap, request.logprobs.match_cap)
+
+    def _fits(self, request: Request, match: Match, to_come: int) -> bool:
+        """Whether there are pages for a request whose match is locked, and for the `to_come` of those that run."""
+        have, available = len(match.pages), self._pages.available
+        need = expected_pages(request, self._ratio.value, self.limits) - have
+        must = self.limits.pages_for(request.tokens.size) - have
+        # With nothing else running everything can be evicted, and waiting would not help.
+        return must <= available and (need + to_come <= available or not self._rows.running)
+
+    def _preempt(self) -> None:
+        """Send running requests back to the queue where there is no room for the first in line and it is far more
+        urgent. Before anything is granted: a row that has its grant must not lose its pages in the same step."""
+        threshold = self.limits.preemption_threshold
+        if threshold is None or not len(self._queue) or not self._rows.running:
+            return
+        line = self._policy(self._queue, self._pages.tree)
+        urgent = next((request for request in line if not request.waits), None)
+        if urgent is None or urgent.pending:
+            return
+        match = self._pages.match(urgent, self._match_cap(urgent))
+        while not self._rows.available or not self._fits(urgent, match, self._all_to_come()):
+            rows = self._rows
+            unfinished = (item for row, item in rows.running.items() if rows.computed[row] < item.work)
+            least = victim(urgent, unfinished, threshold)
+            if least is None:
+                break
+            self._retract(least)
+        self._pages.unmatch(match)
+
+    def _all_to_come(self) -> int:
+        return pages_to_come(self._rows, self._ratio.value, self.limits)
 
     def _copy_part(self, step: StepBuilder, request: Request, match: Match, cap: int, needed: int) -> None:
         """Begin with a copy where a cached page shares only its first tokens with the request."""
@@ -436,12 +469,15 @@ class Scheduler:
             self._outbox.append(self._fail(running[0], BAD_REQUEST, self._too_large(running[0])))
             return False
         by_level = self.limits.policy == "priority"
-        victim = min(running, key=lambda item: (level(item) if by_level else 0, -item.admission))
+        least = min(running, key=lambda item: (level(item) if by_level else 0, -item.admission))
         self._ratio.retracted(self._rows)
-        self._leave_row(victim)
-        self._put_back(victim)
-        self.totals.num_retracted_requests += 1
+        self._retract(least)
         return True
+
+    def _retract(self, request: Request) -> None:
+        self._leave_row(request)
+        self._put_back(request)
+        self.totals.num_retracted_requests += 1
 
     def _put_back(self, request: Request) -> None:
         """To the front of the queue, with its tokens."""

@@ -32,6 +32,8 @@ def random_limits(rng: random.Random, page_size: int, policy: str) -> SchedulerL
         prefill_max_requests=rng.choice([None, None, 1, 3]),
         eos_ids=(EOS,),
         policy=policy,
+        preemption_threshold=rng.choice([None, 1, 10]) if policy == "priority" else None,
+        low_values_first=rng.random() < 0.2,
         eviction=rng.choice(EVICTIONS.names()),
         radix_cache=rng.random() < 0.85,
         conservativeness=rng.choice([0.0, 0.0, 1.0]),
