@@ -103,6 +103,7 @@ class CacheConfig:
     disable_radix_cache: bool = flag(False, "Keep no KV across requests.")
     enable_prefix_caching: bool = flag(True, "Accepted for other servers' scripts; the cache is on anyway.")
     radix_eviction_policy: str = flag("lru", "Order in which cached nodes are given up.")
+    max_pinned_fraction: float = flag(0.25, "Share of the KV pages that pins may hold, 0 to 1; 0 for no pins.")
 
 
 @dataclass(frozen=True)
@@ -283,6 +284,8 @@ class Config:
             d.mem_fraction_static,
             "between 0 and 1",
         )
+        share = self.cache.max_pinned_fraction
+        need(0 <= share <= 1, "max_pinned_fraction", share, "between 0 and 1")
         exact = d.enable_deterministic_inference
         if exact:
             with_flag = "with --enable-deterministic-inference"

@@ -59,6 +59,7 @@ def scheduler_limits(config: Config, shape: EngineShape) -> SchedulerLimits:
         low_values_first=schedule.schedule_low_priority_values_first,
         eviction=config.cache.radix_eviction_policy,
         radix_cache=not config.cache.disable_radix_cache,
+        max_pinned_fraction=config.cache.max_pinned_fraction,
         conservativeness=schedule.schedule_conservativeness,
         random_seed=seed if seed is not None else secrets.randbits(63),
         encoder=shape.encoder,

@@ -41,6 +41,8 @@ class SchedulerLimits:
     """a small priority is an urgent one"""
     eviction: str = "lru"
     radix_cache: bool = True
+    max_pinned_fraction: float = 0.25
+    """share of the pages that pins may hold"""
     conservativeness: float = 1.0
     """scales the share of max_new_tokens that admission expects requests to use"""
     random_seed: int = 0

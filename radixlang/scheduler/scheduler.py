@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from typing import Any
 
 import numpy as np
 
@@ -144,6 +145,14 @@ class Scheduler:
         self._actions.append(Flush())
         return True
 
+    def pins(self, name: str | None = None) -> list[dict[str, Any]]:
+        """All pins, or the one of that name: `id`, `tokens`, `branches`, `expires` (seconds since the epoch)."""
+        return self._pages.pins.listed(name)
+
+    def unpin(self, names: list[str]) -> int:
+        """End these pins. → how many there were"""
+        return sum(self._pages.pins.release(name) for name in names)
+
     def take_messages(self) -> list[Message]:
         """Endings that came up outside `process`."""
         messages, self._outbox = self._outbox, []
@@ -156,6 +165,8 @@ class Scheduler:
         elif request.state is State.WAITING:
             self._queue.remove(request)
         request.state = State.ENDED
+        if keep and request.admission:
+            self._pages.pin(request)
         del self._requests[request.rid]
         if self._constraints is not None:
             self._constraints.forget(request)
@@ -185,6 +196,7 @@ class Scheduler:
 
     def schedule(self, now: float) -> StepPlan | None:
         """The next step; None when there is nothing to do before a result or a request arrives."""
+        self._pages.pins.expire(now)
         self._refuse_late(now)
         self._settle_constraints()
         self._pages.begin_step()
@@ -265,7 +277,8 @@ class Scheduler:
             if not going.all():
                 rows, starts = rows[going], starts[going]
             full = np.flatnonzero(starts >= columns.capacity[rows])
-            if len(full) + self._jump_pages() > self._pages.available:
+            needed = len(full) + self._jump_pages()
+            if needed > self._pages.free_up(needed):
                 if len(self._rows.running) == 1 and self._flights:
                     return True  # it cannot go on; but the token on its way may be its last
                 retracted |= self._make_room()
@@ -317,7 +330,7 @@ class Scheduler:
         start, length = int(columns.computed[row]), int(columns.length[row])
         end = min(length, start + self._budget) if limits.chunked else length
         missing = limits.pages_for(end) - have
-        room = self._pages.available
+        room = self._pages.free_up(missing)
         if missing > room:
             if not limits.chunked:
                 return False
@@ -403,11 +416,12 @@ class Scheduler:
 
     def _fits(self, request: Request, match: Match, to_come: int) -> bool:
         """Whether there are pages for a request whose match is locked, and for the `to_come` of those that run."""
-        have, available = len(match.pages), self._pages.available
+        have, alone = len(match.pages), not self._rows.running
         need = expected_pages(request, self._ratio.value, self.limits) - have
         must = self.limits.pages_for(request.tokens.size) - have
         # With nothing else running everything can be evicted, and waiting would not help.
-        return must <= available and (need + to_come <= available or not self._rows.running)
+        available = self._pages.free_up(must) if alone else self._pages.available
+        return must <= available and (alone or need + to_come <= available)
 
     def _preempt(self) -> None:
         """Send running requests back to the queue where there is no room for the first in line and it is far more
@@ -752,6 +766,7 @@ class Scheduler:
             "num_used_tokens": used * limits.page_size,
             "kv_available_tokens": pages.pool.available * limits.page_size,
             "kv_evictable_tokens": pages.tree.evictable * limits.page_size,
+            "kv_pinned_tokens": pages.tree.pinned * limits.page_size,
             "max_total_num_tokens": limits.capacity,
             "page_size": limits.page_size,
             "num_pages": limits.usable_pages,
