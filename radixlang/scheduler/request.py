@@ -87,6 +87,7 @@ class Request:
         "namespace",
         "node",
         "pending",
+        "pin",
         "pools",
         "priority",
         "prompt_length",
@@ -128,6 +129,7 @@ class Request:
         """how this model says that a text is over, whether that ends the request or not"""
         self.namespace = message.namespace
         self.priority = message.priority
+        self.pin = message.pin
         self.pools = message.embed
         """the pooled hidden state is wanted, no tokens"""
         self.logprobs = LogprobState.of(message, len(tokens))

@@ -61,6 +61,7 @@ ENGINE_GAUGES = {
     "num_used_tokens": "Tokens of the KV pool that running requests hold.",
     "kv_available_tokens": "Free tokens of the KV pool.",
     "kv_evictable_tokens": "Tokens that only the radix cache holds.",
+    "kv_pinned_tokens": "Tokens that pins keep in the radix cache.",
     "kv_used_tokens": "Tokens of the KV pool in use.",
 }
 ENGINE_COUNTERS = {
