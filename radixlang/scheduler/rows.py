@@ -53,7 +53,7 @@ class Rows:
         self.wishes: Bools = np.zeros(size, np.bool_)
         """log-probabilities are wanted"""
         self.constrained: Bools = np.zeros(size, np.bool_)
-        """the request has a grammar"""
+        """the request has a grammar that the host follows"""
         self.ends: Ints = np.full((size, ENDS), _NO_TOKEN, np.int32)
         """[count + 1, ENDS] token ids that end the request"""
         self.outputs: Ints = np.zeros((size, limits.context_length), np.int32)
@@ -86,7 +86,7 @@ class Rows:
         self.tenant[row] = self._takings
         self.wishes[row] = request.logprobs is not None
         self.watched[row] = True
-        self.constrained[row] = request.grammar is not None
+        self.constrained[row] = request.grammar is not None and request.table is None
         self.ends[row] = _NO_TOKEN
         if len(request.ends) <= ENDS:
             self.ends[row, : len(request.ends)] = list(request.ends)
