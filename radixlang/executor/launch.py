@@ -211,7 +211,7 @@ class DeviceExecutor:
             return None
         if masks is None or len(masks) != len(plan.masked):
             raise EngineError(f"Step {plan.step} needs {len(plan.masked)} mask rows.")
-        return self.platform.upload(np.ascontiguousarray(masks, np.int32))
+        return self.platform.upload_beside(np.ascontiguousarray(masks, np.int32))
 
     def _sample(self, ticket: Ticket, masks: np.ndarray | None) -> None:
         plan, inputs, logits = ticket.plan, ticket.inputs, ticket.logits

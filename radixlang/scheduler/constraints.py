@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NoReturn
 
 import numpy as np
+import numpy.typing as npt
 
 from radixlang.errors import RequestError
 from radixlang.grammar.errors import GrammarError, GrammarFailure
@@ -45,6 +46,8 @@ class Constraints:
         self._compiling: dict[str, tuple[Request, GrammarSpec, Future[Grammar]]] = {}
         self._threads = min(THREADS, os.cpu_count() or 1)
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="masks")
+        self._rows: npt.NDArray[np.int32] = np.empty((0, 0), np.int32)
+        """what `masks` fills"""
         self._slots = AutomatonSlots(slots, lambda: manager.vocabulary) if slots else None
         self._requests = self._aborted = self._forced = self._vetoes = self._followed = 0
 
@@ -165,13 +168,16 @@ class Constraints:
 
     def masks(self, rows: list[tuple[Request, int] | None]) -> tuple[np.ndarray, list[tuple[Request, str, bool]]]:
         """Masks [n, words] for the next token of each request, given with the number of its output tokens (None:
-        everything is allowed), and which requests have none, why, and whether that is our fault.
+        everything is allowed), and which requests have none, why, and whether that is our fault. They are valid
+        until the next call.
 
         What would end a request before its `min_new_tokens`, and the model's end tokens with `ignore_eos`, are
         left out where anything else may follow: the constraint goes before both.
         """
         vocabulary = self._manager.vocabulary
-        masks = np.empty((len(rows), vocabulary.words), np.int32)
+        if len(self._rows) < len(rows):  # fresh memory costs a page fault every 4 KiB
+            self._rows = np.empty((len(rows), vocabulary.words), np.int32)
+        masks = self._rows[: len(rows)]
         failed: list[tuple[Request, str, bool]] = []
 
         def fill(at: int) -> None:
@@ -241,13 +247,13 @@ def _grammar(request: Request) -> GrammarState:
 
 def _leave_out(row: Mask, tokens: set[int]) -> None:
     """Clear the bits of `tokens`, unless nothing would be left."""
-    rest = row.copy()
-    bits = rest.view(np.uint32)
-    for token in tokens:
-        if token >> 5 < len(bits):
-            bits[token >> 5] &= np.uint32(0xFFFFFFFF ^ (1 << (token & 31)))
-    if rest.any():
-        row[:] = rest
+    bits = row.view(np.uint32)
+    there = [token for token in tokens if token >> 5 < len(bits) and int(bits[token >> 5]) >> (token & 31) & 1]
+    for token in there:
+        bits[token >> 5] ^= np.uint32(1 << (token & 31))
+    if there and not np.count_nonzero(row):
+        for token in there:
+            bits[token >> 5] |= np.uint32(1 << (token & 31))
 
 
 def _told(error: BaseException) -> tuple[str, bool]:

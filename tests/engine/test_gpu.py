@@ -202,7 +202,11 @@ def test_constraints_say_the_same_with_every_setting(smollm2_path):
 
 def test_constraints_on_the_device_say_what_the_host_says(smollm2_path, monkeypatch):
     """Tables whose narrowing is exact; with graphs and without, and where a slot is wanted by several."""
-    constraints = [{"regex": "[a-z]{3,30}"}, {"regex": "(positive|negative|neutral|mixed)"}, {"regex": "[0-9]{2,40}"}]
+    constraints = [
+        {"regex": "[a-z]{3,30}"},
+        {"regex": "(positive|negative|neutral|mixed)"},
+        {"regex": "[0-9]{2,40}"},
+    ]
     sampling = [{"temperature": 0}, {"temperature": 0.9, "ignore_eos": True}, {"temperature": 1.2, "top_k": 30}]
     bodies = [
         {

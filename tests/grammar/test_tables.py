@@ -85,7 +85,11 @@ def test_too_large_for_a_table(engine) -> None:
 
 def test_stretches(engine) -> None:
     """How many tokens may be forced at once."""
-    for pattern, stretch in (("[a-z]{1,8}", 0), ("(yes|no|maybe), [ab]", 1), ("(a|b)(cat sat on the mat)?[01]", 4)):
+    for pattern, stretch in (
+        ("[a-z]{1,8}", 0),
+        ("(yes|no|maybe), [ab]", 1),
+        ("(a|b)(cat sat on the mat)?[01]", 4),
+    ):
         table = automaton_table(engine.compile(GrammarSpec("regex", pattern)))
         assert table is not None
         assert table.stretch >= stretch
