@@ -28,15 +28,17 @@ from radixlang.plan import FROM_TABLE, RowSetup, StepPlan
 from radixlang.platforms import find_platform, place_rank
 from radixlang.registry import Registry
 from radixlang.sampling.automata import Automata
+from radixlang.sampling.batch import kernels_draw
 from radixlang.sampling_params import RowSampling
 
 log = get_logger(__name__)
 
 MAX_RUNNING_CPU = 64
 MAX_RUNNING_ACCELERATOR = 256
-AUTOMATA_CPU = 0
-"""constraints that rows can follow on the device at a time: a CPU need not wait for the host"""
-AUTOMATA_ACCELERATOR = 16
+AUTOMATA = 16
+"""constraints that rows can follow on the device at a time, where kernels draw"""
+AUTOMATA_WITHOUT_KERNELS = 0
+"""elsewhere: there is no wait for the host to be saved"""
 TRIAL_TOKENS = 160
 """of a trial prompt: more than the kernels for few tokens take"""
 
@@ -97,7 +99,7 @@ def build_executor(
     running = config.schedule.max_running_requests or (
         MAX_RUNNING_CPU if kind == "cpu" else MAX_RUNNING_ACCELERATOR
     )
-    slots = AUTOMATA_CPU if kind == "cpu" else AUTOMATA_ACCELERATOR
+    slots = AUTOMATA if kernels_draw(platform) else AUTOMATA_WITHOUT_KERNELS
     automata = Automata(running + 1, spec.vocab_size, platform, slots) if slots and not spec.encoder else None
     sharing = ranks if kind == "cpu" else 1  # ranks on a CPU share its memory
     memory = Memory(

@@ -83,7 +83,7 @@ SHORT = {"max_total_tokens": 128, "schedule_conservativeness": 0.05}
     ids=str,
 )
 def test_the_device_says_what_the_host_says(folder, expected, monkeypatch, options, slots):
-    monkeypatch.setattr("radixlang.executor.build.AUTOMATA_CPU", slots)
+    monkeypatch.setattr("radixlang.executor.build.AUTOMATA_WITHOUT_KERNELS", slots)
     out, counters = answers(folder, **options)
     for body, mine, theirs in zip(BODIES, out, expected, strict=True):
         reason, expression = mine["meta_info"]["finish_reason"], body["sampling_params"].get("regex")

@@ -218,7 +218,7 @@ def test_constraints_on_the_device_say_what_the_host_says(smollm2_path, monkeypa
     ]
 
     def answers(slots, **options):
-        monkeypatch.setattr("radixlang.executor.build.AUTOMATA_ACCELERATOR", slots)
+        monkeypatch.setattr("radixlang.executor.build.AUTOMATA", slots)
         with engine_for(smollm2_path, **options) as engine:
             for constraint in constraints * 2:
                 engine.generate(prompt="a", sampling_params={"max_new_tokens": 1, **constraint})
