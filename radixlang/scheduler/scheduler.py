@@ -176,6 +176,8 @@ class Scheduler:
     def _leave_row(self, request: Request, keep: bool = True) -> None:
         """Give pages and row back. Steps in flight may still write there: they run before any later plan."""
         row = request.row
+        if self._constraints is not None:
+            self._constraints.leave(request)
         if self._filling.pop(row, None) is None and self._jumping.pop(row, None) is None:
             del self._decoding[row]
             if self._decoders is not None and row in self._decoders.rows:
@@ -212,6 +214,8 @@ class Scheduler:
             return None
         for row, first, pages in self._pages.rewrites():
             step.page_run(row, first, pages)
+        if self._constraints is not None:
+            self._actions += self._constraints.take_actions()
         plan = step.build(self._step, tuple(self._actions), self._rows)
         self._actions.clear()
         self._flights[self._step] = step
@@ -398,6 +402,8 @@ class Scheduler:
             if whole:
                 self._retry_step = self._step + RETRY_STEPS
             return False
+        if self._constraints is not None:
+            self._constraints.enter(request)
         self._rows.take(request, match.tokens, match.pages)
         self._pages.open(request, match)
         self._filling[request.row] = request
@@ -549,33 +555,36 @@ class Scheduler:
         """Append the step's tokens; all rows at once but for those of which more than a token is to be told."""
         columns, tokens = self._rows, result.tokens
         at = np.flatnonzero(plan.samples)
+        ended = np.zeros(len(at), np.bool_)
+        ended[result.ended] = True
         rows = plan.rows[at]
         if columns.given != step.given:
             here = columns.tenant[rows] == step.tenants[at]
             # the others have ended, or lost their rows while this token was on its way
-            for index, token in zip(at[~here].tolist(), tokens[~here].tolist(), strict=True):
+            late = (at[~here].tolist(), tokens[~here].tolist(), ended[~here].tolist())
+            for index, token, end in zip(*late, strict=True):
                 request = step.requests[index]
                 if request.state is not State.ENDED:
-                    self._take_late(request, token, news, now, result.output_logprobs.get(index))
-            at, rows, tokens = at[here], rows[here], tokens[here]
+                    self._take_late(request, token, news, now, result.output_logprobs.get(index), end)
+            at, rows, tokens, ended = at[here], rows[here], tokens[here], ended[here]
         if columns.bound:
             bound = columns.constrained[rows]
             for index, token in zip(at[bound].tolist(), tokens[bound].tolist(), strict=True):
                 self._take_bound(step.requests[index], token, news, now, result.output_logprobs.get(index))
-            at, rows, tokens = at[~bound], rows[~bound], tokens[~bound]
-        look = columns.append(rows, tokens)
+            at, rows, tokens, ended = at[~bound], rows[~bound], tokens[~bound], ended[~bound]
+        look = columns.append(rows, tokens) | ended
         if not look.any():
             news.plain(columns.rids.take(rows).tolist(), tokens)
             return
         plain = ~look
         news.plain(columns.rids[rows[plain]].tolist(), tokens[plain])
-        for index, token in zip(at[look].tolist(), tokens[look].tolist(), strict=True):
+        for index, token, end in zip(at[look].tolist(), tokens[look].tolist(), ended[look].tolist(), strict=True):
             request = step.requests[index]
             columns.looked(request)
-            self._tell(request, [token], news, now, result.output_logprobs.get(index))
+            self._tell(request, [token], news, now, result.output_logprobs.get(index), end)
 
     def _take_late(
-        self, request: Request, token: int, news: News, now: float, logprobs: PositionLogprobs | None
+        self, request: Request, token: int, news: News, now: float, logprobs: PositionLogprobs | None, ended: bool
     ) -> None:
         """A token of a request that lost its row while it was on its way."""
         if request.surplus:
@@ -583,7 +592,7 @@ class Scheduler:
             return
         request.pending -= 1
         tokens = [token]
-        if request.grammar is not None:
+        if request.grammar is not None and request.table is None:
             assert self._constraints is not None
             try:
                 undone = self._constraints.take(request, token)
@@ -599,7 +608,7 @@ class Scheduler:
                 self._fail_bound([(request, str(error), error.ours)])
                 return
         request.tokens.extend(np.array(tokens, np.int32))
-        self._tell(request, tokens, news, now, logprobs)
+        self._tell(request, tokens, news, now, logprobs, ended)
 
     def _take_bound(
         self, request: Request, token: int, news: News, now: float, logprobs: PositionLogprobs | None
@@ -671,10 +680,17 @@ class Scheduler:
             request.tokens.size -= undone
 
     def _tell(
-        self, request: Request, tokens: list[int], news: News, now: float, logprobs: PositionLogprobs | None
+        self,
+        request: Request,
+        tokens: list[int],
+        news: News,
+        now: float,
+        logprobs: PositionLogprobs | None,
+        ended: bool = False,
     ) -> None:
-        """The news of one request's newest tokens, and its end if these were the last."""
-        reason = finish_reason(request, tokens[-1], self._rows.known(request))
+        """The news of one request's newest tokens, and its end if these were the last; `ended` as for
+        `finish_reason`."""
+        reason = finish_reason(request, tokens[-1], self._rows.known(request), ended)
         values = [] if logprobs is None else [logprobs]
         if request.held or (request.grammar is not None and request.grammar.revises):
             request.held += tokens
@@ -732,6 +748,8 @@ class Scheduler:
             request.pending = request.surplus = 0
         self._suspects += [request for request in live if request not in self._suspects]
         self._pages.flush()
+        if self._constraints is not None:
+            self._constraints.distrust()
         return messages
 
     def _grant_suspect(self, step: StepBuilder, now: float) -> None:
