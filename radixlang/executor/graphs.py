@@ -1,11 +1,11 @@
 """Whole steps as CUDA graphs: static buffers, one packed copy in, one graph launch, one copy home.
 
-A graph holds unpacking, forward pass and draw of a step of so many tokens and rows. There are two ladders of such
-shapes: *decode* steps, whose rows have one token each and all draw, and *prompt* steps, where any rows bring any
-tokens and some draw. A step runs in the smallest shape that holds it; rows that pad it are the sink's, and so is
-the row that the tokens belong to that pad it. Rows that wait for a mask are passed over by the graph's draw; once
-the masks are there, a few launches draw them from the logits that the graph left. Whatever a graph cannot do is
-left to the ordinary path, which gives the same tokens.
+A graph holds unpacking, forward pass and draw of a step of so many tokens and rows. There are three ladders of
+such shapes: *decode* steps, whose rows have one token each and all draw, the same with *tree attention*, and
+*prompt* steps, where any rows bring any tokens and some draw. A step runs in the smallest shape that holds it;
+rows that pad it are the sink's, and so is the row that the tokens belong to that pad it. Rows that wait for a mask
+are passed over by the graph's draw; once the masks are there, a few launches draw them from the logits that the
+graph left. Whatever a graph cannot do is left to the ordinary path, which gives the same tokens.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ import torch
 from radixlang.attention import AttentionBackend
 from radixlang.errors import EngineError
 from radixlang.executor.inputs import lay_out
+from radixlang.executor.prefixes import KvShape, PrefixPlanner, TreePlan
 from radixlang.executor.shapes import Shape
 from radixlang.forward import ForwardBatch, ForwardContext, forwarding
 from radixlang.kernels.bitmask import apply_bitmask
 from radixlang.kernels.skinny_linear import MAX_TOKENS
 from radixlang.kernels.step_inputs import packed_size, sections, step_inputs
+from radixlang.kernels.tree_work import TreeWork, tree_sections, tree_size
 from radixlang.memory.kv_pool import KvPool
 from radixlang.memory.request_table import RequestTable
 from radixlang.models import Model
@@ -56,6 +58,11 @@ class CudaRecorder:
             finally:
                 graph.capture_end()
         return graph.replay
+
+
+def _packed_size(shape: Shape) -> int:
+    """int32 of a step's copy to the device: its inputs, and behind them what tree attention shall read."""
+    return packed_size(shape.tokens, shape.rows) + (tree_size(shape.rows) if shape.tree else 0)
 
 
 def lent(tensor: torch.Tensor) -> torch.Tensor:
@@ -97,12 +104,14 @@ class StepGraphs:
         self._attention = attention
         self._sampling = sampling
         self._columns = sampling.columns
-        self._decodes = sorted(shape for shape in shapes if shape.decodes)
+        self._decodes = sorted(shape for shape in shapes if shape.decodes and not shape.tree)
+        self._trees = sorted(shape for shape in shapes if shape.tree)
         self._prompts = sorted(shape for shape in shapes if not shape.decodes)
+        self._planner = _planner(model, pool, attention) if self._trees else None
         tokens, rows = max(shape.tokens for shape in shapes), max(shape.rows for shape in shapes)
         self._ids, self._positions, self._slots = torch.zeros((3, tokens), dtype=torch.int64, device=device)
         self._wanted = torch.zeros(rows, dtype=torch.int64, device=device)
-        self._packed = torch.zeros(packed_size(tokens, rows), dtype=torch.int32, device=device)
+        self._packed = torch.zeros(max(map(_packed_size, shapes)), dtype=torch.int32, device=device)
         self._home = torch.zeros(2 * rows, dtype=torch.int32, device=device)
         self._pins = device.type == "cuda"
         self._replays: dict[Shape, Replay] = {}
@@ -113,7 +122,7 @@ class StepGraphs:
 
     def capture(self, record: Record, progress: Callable[[int, int], None]) -> None:
         """Record all shapes, the largest first, so that the others fit into its memory."""
-        shapes = sorted(self._decodes + self._prompts, reverse=True)
+        shapes = sorted(self._decodes + self._trees + self._prompts, reverse=True)
         for shape in shapes:
             # Compiles what is not compiled yet; prompt steps beyond the kernels for few tokens are all alike.
             if shape.decodes or shape.tokens <= MAX_TOKENS or shape == shapes[0]:
@@ -130,6 +139,7 @@ class StepGraphs:
         packed = self._packed[: packed_size(tokens, rows)]
         batch_rows, query_starts, lengths, _, drawing, drawn, *_ = sections(packed, tokens, rows)
         size = rows if shape.decodes else rows + 1
+        tree = self._packed[len(packed) : _packed_size(shape)]
         batch = ForwardBatch(
             input_ids=self._ids[:tokens],
             positions=self._positions[:tokens],
@@ -143,6 +153,7 @@ class StepGraphs:
             max_length=table.pages.shape[1] * self._pool.page_size,
             wanted=None if shape.decodes else self._wanted[:rows],
             separate=shape.decodes,
+            tree=TreeWork(*tree_sections(tree, rows)) if shape.tree else None,
         )
         step_inputs(
             packed,
@@ -186,6 +197,9 @@ class StepGraphs:
             return None
         table, size, tokens = self._table, plan.size, plan.tokens
         layout = lay_out(plan, table, self._pool.page_size)
+        tree = self._shared(plan, shape)
+        if tree is not None:
+            shape = self._trees[bisect_left(self._trees, Shape(tokens, size))]
         self._sampling.settle()
         entries = plan.new_pages.reshape(-1, 3)
         if len(entries) > shape.tokens:  # a long prefix was found in the cache
@@ -193,9 +207,10 @@ class StepGraphs:
             entries = entries[: shape.tokens]
         draws = plan.rows[layout.sampling]
         # torch keeps the pinned block until the copy has passed the stream
-        staged = torch.zeros(packed_size(shape.tokens, shape.rows), dtype=torch.int32, pin_memory=self._pins)
+        staged = torch.zeros(_packed_size(shape), dtype=torch.int32, pin_memory=self._pins)
+        inputs = packed_size(shape.tokens, shape.rows)
         rows, starts, lengths, wanted, drawing, drawn, ids, positions, slots, pages = sections(
-            staged.numpy(), shape.tokens, shape.rows
+            staged.numpy()[:inputs], shape.tokens, shape.rows
         )
         rows[:size] = plan.rows
         starts[: size + 1] = layout.query_starts
@@ -212,11 +227,19 @@ class StepGraphs:
         positions[:tokens] = layout.positions
         slots[:tokens] = layout.slots
         pages[: entries.size] = entries.ravel()
+        if tree is not None:
+            tree.write(staged.numpy()[inputs:], shape.rows)
         self._packed[: len(staged)].copy_(staged, non_blocking=True)
         self._replays[shape]()
         self._sampling.advance_rows(draws)
         self._last = plan, shape, before
         return self._home_of(shape)
+
+    def _shared(self, plan: StepPlan, shape: Shape) -> TreePlan | None:
+        """What the rows of a decode step, whose pages are in the table, shall read together."""
+        if self._planner is None or not shape.decodes:
+            return None
+        return self._planner.plan(plan.rows, plan.starts, self._table.host_pages)
 
     def draw(self, plan: StepPlan, bits: torch.Tensor) -> torch.Tensor:
         """Draw the masked rows of the plan that was run last. → as `run`
@@ -239,3 +262,9 @@ class StepGraphs:
         apply_bitmask(scores, index, bits)
         self._columns.draw(scores, rows, waiting, self._table.next_token, self._home_of(shape))
         return self._home_of(shape)
+
+
+def _planner(model: Model, pool: KvPool, attention: AttentionBackend) -> PrefixPlanner:
+    spec, size = model.spec, pool.layers[0][0].element_size()
+    kv = KvShape(spec.num_heads, spec.num_kv_heads, spec.head_dim, size, pool.page_size)
+    return PrefixPlanner(attention.tree[size], kv)
