@@ -111,6 +111,9 @@ class TritonAttention:
         }
         if not one:
             tiles = {size: replace(tile, splits=max(2, tile.splits // batch.size)) for size, tile in tiles.items()}
+        if batch.tree is not None and self._head_dim > 128:
+            # what a row begins with takes registers, too
+            tiles = {size: replace(tile, warps=max(4, tile.warps)) for size, tile in tiles.items()}
         # Tree attention wants the queries before the decode kernel runs.
         fused = one and batch.separate and batch.tree is None and all(tile.projected for tile in tiles.values())
         return AttentionPlan(tiles, {}, partial(self._fused, tiles) if fused else None)
