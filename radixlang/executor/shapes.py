@@ -44,7 +44,7 @@ def decode_shapes(largest: int) -> list[Shape]:
 def tree_shapes(largest: int) -> list[Shape]:
     """Batch sizes of decode steps with tree attention, fewer than of others: what it saves is more than padding
     costs, and a padded row costs no attention."""
-    steps = [4, 8, *range(16, 64, 16), *range(64, largest, 32)]
+    steps = [8, *range(16, 64, 16), *range(64, largest, 32)]
     return [Shape(size, size, True) for size in [*(size for size in steps if size < largest), largest]]
 
 
