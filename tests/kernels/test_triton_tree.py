@@ -99,6 +99,7 @@ def check(
     scale: float = 0.2,
     softcap: float = 0.0,
     sinks: torch.Tensor | None = None,
+    pack: int = 1,
 ) -> None:
     """The tree's part against its twin, slot by slot, and the whole against each row's own attention."""
     inputs, work = step.inputs, step.work
@@ -111,7 +112,7 @@ def check(
     torch.testing.assert_close(prefixes.lse[there], lse[there], atol=5 * tolerance, rtol=tolerance)
     torch.testing.assert_close(prefixes.partial[there], partial[there], atol=tolerance, rtol=tolerance)
     prefixes.lse[~there], prefixes.partial[~there] = float("nan"), float("nan")
-    tile = DecodeTile(splits=splits, block=block, warps=4, stages=2)
+    tile = DecodeTile(splits=splits, block=block, warps=4, stages=2, pack=pack)
     options = {"scale": scale, "softcap": softcap, "sinks": sinks}
     out = decode_attention(**inputs, **options, max_query=1, tile=tile, prefixes=prefixes)
     expected = reference.paged_attention(**inputs, **options)
@@ -152,7 +153,7 @@ def test_softcap_and_sinks(splits: int) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision(dtype: torch.dtype) -> None:
-    check(make(TWO_LEVELS, LENGTHS, dtype=dtype), splits=2)
+    check(make(TWO_LEVELS, LENGTHS, dtype=dtype), splits=2, block=32, pack=2)
 
 
 @pytest.mark.skipif(

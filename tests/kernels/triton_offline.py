@@ -112,7 +112,7 @@ def tree(chip: tuning.Chip, heads: int, kv_heads: int, dim: int, page: int, spli
     q = torch.zeros((3, heads + 2 * kv_heads, dim), dtype=BF16)[:, :heads]
     cache = torch.zeros((4, page, kv_heads, dim), dtype=BF16)
     sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": dim, "element_size": 2, "page_size": page}
-    shared, tile = tuning.tree_tile(chip, **sizes), tuning.DecodeTile(splits, 32, 2, 4 if chip.table else 2)
+    shared, tile = tuning.tree_tile(chip, **sizes), tuning.DecodeTile(splits, 32, 2, 2, pack=2)
     assert shared is not None
     work = TreeWork(*tree_sections(integers(tree_size(3)), 3))
     sinks = options.pop("sinks", None)
