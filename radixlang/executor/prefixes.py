@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 MAX_LEVELS = 8
 """most nodes on the way to a row that are read by themselves; at most `SLOTS`"""
+ROUNDS = (1, 1.5, 2, 3, 4)
+"""items for each program, about, that are tried"""
+ITEM_KEYS = 64
+"""keys that a program could sweep in the time it takes to begin an item, or to go on from its result"""
 PARTIAL_BYTES = 4
 """of a number of a row's result in a slot"""
 
@@ -78,6 +82,16 @@ class _Parts:
     """[B] grains of each row that are in parts"""
     gain: float
     """key reads that they save, less what they cost"""
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """Parts cut into items: each into how many, and of what length at most, in grains."""
+
+    length: Longs
+    items: Longs
+    time: float
+    """in which programs sweep them, in grains"""
 
 
 class PrefixPlanner:
@@ -181,27 +195,21 @@ class PrefixPlanner:
 
     def _lay_out(self, parts: _Parts, rows: Ints, order: Longs) -> TreePlan | None:
         """Cut parts into items: by rows, as many as a tile takes, and by keys, as many programs as there are."""
-        count, length = len(rows), parts.stop - parts.start
+        count = len(rows)
         tiles = -(-(parts.end - parts.first) // self._rows_a_tile)
-        most = int(length.max())
-        chunk = max(self._tile.chunk // self._grain, -(-int((tiles * length).sum()) // self._units), 1)
-        while True:
-            splits = -(-length // chunk)
-            step = -(-length // splits)
-            splits = -(-length // step)
-            slot, used = _slots(parts, splits, count)
-            if used.max() <= SLOTS and int((tiles * splits).sum()) <= capacity(count):
+        for cut in self._cuts(parts.stop - parts.start, tiles):
+            slot, used = _slots(parts, cut.items, count)
+            each = tiles * cut.items
+            if used.max() <= SLOTS and int(each.sum()) <= capacity(count):
                 break
-            if chunk >= most:
-                return None  # parts are too many and too small
-            chunk *= 2
-        each = tiles * splits
+        else:
+            return None  # parts are too many and too small
         of = np.repeat(np.arange(len(each)), each)
         number = np.arange(len(of)) - np.repeat(np.cumsum(each) - each, each)
         split, tile = number // tiles[of], number % tiles[of]
         first = parts.first[of] + tile * self._rows_a_tile
-        start = parts.start[of] + split * step[of]
-        stop = np.minimum(start + step[of], parts.stop[of])
+        start = parts.start[of] + split * cut.length[of]
+        stop = np.minimum(start + cut.length[of], parts.stop[of])
         items = np.empty((len(of), ITEM), np.int32)
         items[:, 0] = first
         items[:, 1] = np.minimum(self._rows_a_tile, parts.end[of] - first)
@@ -214,6 +222,22 @@ class PrefixPlanner:
         begins, slots = np.zeros(count, np.int32), np.zeros(count, np.int32)
         begins[order], slots[order] = parts.done * self._grain, used
         return TreePlan(items, order.astype(np.int32), begins, slots)
+
+    def _cuts(self, length: Longs, tiles: Longs) -> list[_Cut]:
+        """Ways to cut parts of `length` grains, which so many tiles sweep, the fastest first; the last does
+        not."""
+        work, least = int((tiles * length).sum()), max(1, self._tile.chunk // self._grain)
+        found = []
+        for rounds in ROUNDS:
+            chunk = max(least, int(-(-work // (self._units * rounds))))
+            step = -(-length // -(-length // chunk))
+            splits = -(-length // step)
+            # programs take turns at the items, the longest first
+            turns = -np.sort(-np.repeat(step, tiles * splits))[:: self._units]
+            begins = (len(turns) + int(splits.max())) * ITEM_KEYS / self._grain
+            found.append(_Cut(step, splits, float(turns.sum()) + begins))
+        found.sort(key=lambda cut: cut.time)
+        return [*found, _Cut(length, np.ones_like(length), np.inf)]
 
     def _proof_of(self, parts: _Parts, rows: Longs) -> tuple[Longs, Longs, Longs]:
         """See `_make`; `rows` in tree order."""

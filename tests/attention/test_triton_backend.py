@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import msgspec
 import pytest
 import torch
 
@@ -200,9 +201,9 @@ def test_tree_tiles_fit_into_shared_memory(head_dim: int, element_size: int) -> 
 def test_who_knows_tree_attention() -> None:
     """Not where every layer has a window, and no backend whose bits must not depend on who shares what."""
     assert set(TritonAttention(spec(), PAGE, DEVICE).tree) == {2, 4}
-    windows = replace(spec(), layers=(LayerSpec(window=8), LayerSpec(window=8)))
+    windows = msgspec.structs.replace(spec(), layers=(LayerSpec(window=8), LayerSpec(window=8)))
     assert TritonAttention(windows, PAGE, DEVICE).tree == {}
-    some = replace(spec(), layers=(LayerSpec(window=8), LayerSpec()))
+    some = msgspec.structs.replace(spec(), layers=(LayerSpec(window=8), LayerSpec()))
     assert set(TritonAttention(some, PAGE, DEVICE).tree) == {2, 4}
     assert not EXACT_BACKENDS.get("triton").tree
     assert not BACKENDS.get("cpu").tree

@@ -112,6 +112,23 @@ def test_rows_of_one_prefix() -> None:
     assert (plan.used == 2).all()
 
 
+def test_programs_are_done_at_about_the_same_time() -> None:
+    """320 rows in ten tiles on sixteen programs a head: halves would leave most of them idle half of the time."""
+    table = Table(320, 140)
+    for row in range(1, 321):
+        table.set(row, [0] * 128, 8)
+    rows, starts = np.arange(1, 321, dtype=np.int32), np.full(320, 2048 + 100, np.int32)
+    kv = KvShape(32, 8, 128, 2, 16)
+    plan = PrefixPlanner(tile(block_m=128, block_n=64, programs=132, chunk=256), kv).plan(
+        rows, starts, table.pages
+    )
+    assert plan is not None
+    check(plan, rows, starts, table.pages, 16, 32)
+    lengths = plan.items[:, 5] - plan.items[:, 4]
+    assert (np.diff(lengths) <= 0).all()
+    assert lengths[::16].sum() < 1.25 * 10 * 2048 / 16
+
+
 def test_a_node_too_small_to_pay_is_read_by_those_below_it() -> None:
     """Eight rows share a page, four of them each many more: the page goes with those."""
     table = Table(8, 80)
