@@ -142,7 +142,8 @@ def test_odd_pages() -> None:
 )
 def test_heads(heads: int, kv_heads: int, dim: int) -> None:
     """Groups that do not fill a tile, fill it alone, or need several tiles for their rows."""
-    check(make(TWO_LEVELS, LENGTHS, heads=heads, kv_heads=kv_heads, dim=dim), splits=2, scale=dim**-0.5)
+    step = make(["a", "a", "a", ""], [49, 60, 81, 20], heads=heads, kv_heads=kv_heads, dim=dim, padding=1)
+    check(step, splits=2, scale=dim**-0.5)
 
 
 @pytest.mark.parametrize("splits", [1, 4])
@@ -168,10 +169,10 @@ def test_by_descriptors(dtype: torch.dtype) -> None:
 def test_deep_trees() -> None:
     """More common lengths than there are slots; random, with rows that are alone."""
     random = np.random.default_rng(0)
-    letters = ["".join(random.choice(["a", "b"], size=random.integers(1, 9), p=[0.9, 0.1])) for _ in range(12)]
+    letters = ["".join(random.choice(["a", "b"], size=random.integers(1, 9), p=[0.9, 0.1])) for _ in range(9)]
     lengths = [16 * len(path) + int(random.integers(1, 40)) for path in letters]
     check(make(letters, lengths, part=16, heads=2, kv_heads=1, dim=16), splits=2)
-    chain = ["a" * i for i in range(1, 22)]
+    chain = ["a" * i for i in range(1, 19)]
     check(make(chain, [16 * len(path) + 3 for path in chain], part=16, heads=2, kv_heads=1, dim=16))
 
 
