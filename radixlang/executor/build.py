@@ -106,7 +106,7 @@ def build_executor(
         tokens = prompt_tokens(config.device, model.weight_bytes, spec.num_layers)
         # all ranks must run a step in the same shape
         tokens = 0 if attention.reads_back else parallel.least(tokens)
-        shapes = graph_shapes(config.device, running, tokens, kv_dtype.itemsize in attention.tree)
+        shapes = graph_shapes(config.device, running, tokens, ranks == 1 and kv_dtype.itemsize in attention.tree)
     pages = kv_pages(
         spec,
         memory,

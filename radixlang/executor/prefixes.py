@@ -95,7 +95,7 @@ class _Cut:
 
 
 class PrefixPlanner:
-    """Plans of one executor's decode steps, one after the other."""
+    """Plans of one executor's decode steps."""
 
     def __init__(self, tile: TreeTile, kv: KvShape) -> None:
         group = kv.heads // kv.kv_heads
@@ -110,51 +110,25 @@ class PrefixPlanner:
         self._least = tile.least_bytes / key_bytes
         # written and read by programs that wait for it: twice the time that as many bytes of keys would take
         self._slot_cost = 4 * kv.heads * kv.head_dim * PARTIAL_BYTES / key_bytes
-        self._rows: Ints = np.zeros(0, np.int32)
-        self._starts: Ints = np.zeros(0, np.int32)
-        self._plan: TreePlan | None = None
-        self._proof: tuple[Longs, Longs, Longs] | None = None
 
     def plan(self, rows: Ints, starts: Ints, pages: Ints) -> TreePlan | None:
         """What `rows` [B] of the host's page table [., .], which compute their token at `starts` [B], shall read
-        together; None where it is not worth it."""
-        if not self._goes_on(rows, starts, pages):
-            self._rows = rows
-            self._plan, self._proof = self._make(rows, starts, pages)
-        self._starts = starts
-        return self._plan
-
-    def _goes_on(self, rows: Ints, starts: Ints, pages: Ints) -> bool:
-        """These are the last step's rows, each a token further, and what they were found to share they still do: a
-        row may have changed hands in between."""
-        if not np.array_equal(rows, self._rows) or not (starts - self._starts == 1).all():
-            return False
-        if self._proof is None:
-            return True
-        mine, first, index = self._proof
-        return bool((pages[mine, index] == pages[first, index]).all())
-
-    def _make(
-        self, rows: Ints, starts: Ints, pages: Ints
-    ) -> tuple[TreePlan | None, tuple[Longs, Longs, Longs] | None]:
-        """The plan, and what must stay equal in the page table for it to hold: (row, first row of the part,
-        index)."""
-        nothing = None, None
+        together; None where it is not worth it. It holds while these rows go on."""
         known = starts // self._grain
         if int(known.sum()) * self._grain < self._least:
-            return nothing
+            return None
         a_grain = self._grain // self._kv.page_size
         begun = np.flatnonzero(known)
         if len(np.unique(pages[rows[begun], a_grain - 1])) == len(begun):
-            return nothing
+            return None
         # no two rows share more than the second longest of them
         width = int(np.partition(known, -2)[-2])
         last = pages[:, a_grain - 1 : width * a_grain : a_grain][rows]
         order, common = tree_order(last, known)
         parts = self._parts(common)
         if parts is None or parts.gain < self._least:
-            return nothing
-        return self._lay_out(parts, rows, order), self._proof_of(parts, rows[order].astype(np.int64))
+            return None
+        return self._lay_out(parts, rows, order)
 
     def _parts(self, common: Longs) -> _Parts | None:
         """The nodes that are worth it, from the root down. What a node that is not would share is read by the
@@ -238,14 +212,6 @@ class PrefixPlanner:
             found.append(_Cut(step, splits, float(turns.sum()) + begins))
         found.sort(key=lambda cut: cut.time)
         return [*found, _Cut(length, np.ones_like(length), np.inf)]
-
-    def _proof_of(self, parts: _Parts, rows: Longs) -> tuple[Longs, Longs, Longs]:
-        """See `_make`; `rows` in tree order."""
-        size = parts.end - parts.first
-        of = np.repeat(np.arange(len(size)), size)
-        place = parts.first[of] + np.arange(len(of)) - np.repeat(np.cumsum(size) - size, size)
-        index = parts.stop[of] * (self._grain // self._kv.page_size) - 1
-        return rows[place], rows[parts.first[of]], index
 
 
 def tree_order(pages: Ints, known: npt.NDArray[np.integer]) -> tuple[Longs, Longs]:

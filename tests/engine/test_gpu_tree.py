@@ -61,7 +61,7 @@ def test_it_changes_no_text(smollm2_path: Path, options: dict[str, Any], monkeyp
         outs[off] = [[out["output_ids"] for out in turn] for turn in turns]
         assert off == (not made)
     used = [work for work in made if work is not None]
-    assert len(used) > NEW, "most decode steps of both turns"
+    assert len(used) > 20, "whenever a row had left, in both turns"
     assert max(int(np.max(work.used)) for work in used) >= 2, "both levels of the tree"
     for mine, theirs in zip(outs[False], outs[True], strict=True):
         same = sum(a == b for a, b in zip(mine, theirs, strict=True))

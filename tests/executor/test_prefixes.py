@@ -157,28 +157,6 @@ def test_nothing_where_it_does_not_pay() -> None:
     assert planner().plan(rows, starts, table.pages) is not None
 
 
-def test_a_plan_holds_while_its_rows_go_on() -> None:
-    table = Table(8, 60)
-    for row in range(1, 9):
-        table.set(row, [0] * 40, 2)
-    rows, starts = np.arange(1, 9, dtype=np.int32), np.full(8, 161, np.int32)
-    made = planner()
-    first = made.plan(rows, starts, table.pages)
-    assert first is not None
-    assert made.plan(rows, starts + 1, table.pages) is first
-    assert made.plan(rows.copy(), starts + 2, table.pages) is first
-    assert made.plan(rows[::-1].copy(), starts + 3, table.pages) is not first
-    again = made.plan(rows, starts + 4, table.pages)
-    # row 3 has changed hands: its new tenant is as long as the old one would be, and has other pages
-    table.set(3, [1] * 40, 2)
-    other = made.plan(rows, starts + 5, table.pages)
-    assert other is not None
-    assert other is not again
-    assert other.begins[2] == 0
-    assert (np.delete(other.begins, 2) == 160).all()
-    check(other, rows, starts + 5, table.pages, 4, 4)
-
-
 def test_pages_behind_a_rows_tokens_do_not_count() -> None:
     """A row of the table keeps entries of the request that had it before."""
     table = Table(8, 60)
