@@ -83,6 +83,12 @@ class CanonicalState:
             self._forced = self._find(tokens) if tokens else []
         return self._forced
 
+    def draft(self) -> list[int]:
+        if self.revises or self.forced():
+            return []
+        data = b"".join(self._vocabulary.tokens[token] for token in self._inner.draft())
+        return _as_encoded(data, self._history[-CONTEXT:], self._vocabulary) if data else []
+
     def _find(self, tokens: list[int]) -> list[int]:
         before = self._history[-CONTEXT:]
         place = getattr(self._inner, "place", None)

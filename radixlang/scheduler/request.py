@@ -11,6 +11,7 @@ without a row has nothing computed.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -68,12 +69,26 @@ class State(Enum):
     ENDED = 3
 
 
+@dataclass
+class Draft:
+    """A request's newest token, written before it is drawn: the bytes are certain, but not how they are cut. It is
+    computed in the same step as the draw that tells. `before`: the grammar in front of it. `row`: where that draw
+    is made, 0 when it has been. `sure`: it was the draft.
+    """
+
+    token: int
+    before: GrammarState
+    row: int = 0
+    sure: bool = False
+
+
 class Request:
     """Made from a `Generate`; `limit` is the number of tokens, prompt and output, at which it ends."""
 
     __slots__ = (
         "admission",
         "cached_tokens",
+        "draft",
         "ends",
         "eos_ids",
         "first_token_time",
@@ -135,6 +150,8 @@ class Request:
         """tokens that will be computed in all: the last output token never is"""
         self.grammar: GrammarState | None = None
         """what its text must look like; stands behind the last token known to the host"""
+        self.draft: Draft | None = None
+        """its newest token, if only the next draw will tell; clients do not know it yet"""
         self.waits: dict[str, None] = {}
         """names of what must come first, in order; it may be admitted when this is empty"""
         self.state = State.WAITING

@@ -45,8 +45,8 @@ def test_grammars_do_not_depend_on_anything() -> None:
         seen += run(seed, (1, 4, 16)[seed % 3], min(seed % 4, 1), seed % 9 > 0).seen
     for what in (
         "bound stop", "bound length", "grammar failed", "vetoes", "taken back", "retracted", "abandoned", "forced",
-        "pending, bound", "landing, bound", "surplus, running", "surplus, waiting", "abort RUNNING",
-        "abort WAITING",
+        "drafted", "missed", "pending, bound", "landing, bound", "surplus, running", "surplus, waiting",
+        "abort RUNNING", "abort WAITING",
     ):  # fmt: skip
         assert seen[what] > 0, f"no program exercised {what!r}: {seen}"
 
