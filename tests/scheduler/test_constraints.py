@@ -135,6 +135,29 @@ def test_a_constraint_goes_before_min_new_tokens_and_ignore_eos(depth: int, jump
     assert 6 not in outcome.tokens[:5]
 
 
+@pytest.mark.parametrize("depth", [0, 1])
+def test_a_draft_that_holds_spares_a_step(depth: int) -> None:
+    """The model takes one of two tokens behind a jump: it is the draft of one script and not of the other."""
+    steps = {}
+    for pair in ([6, 12], [12, 6]):
+        outcome, driver = ask(script([5], [7], [8], pair, [13, 14], [15]), depth)
+        plain, _ = ask(script([5], [7], [8], pair, [13, 14], [15]), depth, jump=False)
+        assert (outcome.tokens, outcome.finish) == (plain.tokens, plain.finish)
+        held = outcome.tokens[3] == pair[0]
+        counters = driver.constraints.counters()
+        assert counters["grammar_missed_drafts_total"] >= (not held)
+        assert counters["grammar_drafted_tokens_total"] >= 1
+        steps[held] = driver.steps
+    assert steps[True] < steps[False]
+
+
+def test_no_row_is_lent_that_others_need() -> None:
+    limits = replace(LIMITS, max_running_requests=1)
+    outcome, driver = ask(script([5], [7], [6, 12], [13, 14]), 0, driver=Driver(limits, 0))
+    assert len(outcome.tokens) == 4
+    assert driver.constraints.counters()["grammar_drafted_tokens_total"] == 0
+
+
 def test_draws_use_the_noise_of_their_position() -> None:
     places = [[5], [6], [12], [13, 14, 15, 16, 17, 18], [5], [6], [13, 14, 15, 16, 17, 18]] * 2
     for seed in range(8):

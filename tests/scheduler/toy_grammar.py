@@ -133,6 +133,10 @@ class ScriptState(ToyState):
         over = EOS in text or len(text) >= len(self._script)
         return [EOS] if over else self._script[len(text)]
 
+    def draft(self) -> list[int]:
+        """The first of several."""
+        return [] if self.forced() else self._left()[:1]
+
 
 class ToyGrammar:
     nbytes = 0
