@@ -168,7 +168,7 @@ class StepGraphs:
             hidden = self._model(batch.input_ids, batch.positions)
             # A model may have left the tokens out that nobody wants.
             scores = self._model.scores(hidden if len(hidden) == rows else hidden[self._wanted[:rows]])
-        self._columns.draw(scores, drawing, drawn, table.next_token, self._home_of(shape))
+        self._sampling.draw(scores, drawing, drawn, table.next_token, self._home_of(shape))
         self._scores[shape] = lent(scores) if scores.is_cuda else scores
 
     def _home_of(self, shape: Shape) -> torch.Tensor:
@@ -178,7 +178,7 @@ class StepGraphs:
         """The smallest shape that can run the plan: one that asks for nothing but tokens."""
         # What the host knows may be in the prefix of another row of this step: no matter for decode steps.
         single = plan.size == plan.tokens and bool((plan.token_ids == FROM_TABLE).all())
-        if plan.logprobs or plan.actions or plan.pools.any() or (single and not plan.samples.all()):
+        if plan.logprobs or plan.pools.any() or (single and not plan.samples.all()):
             return None
         ladder = self._decodes if single else self._prompts
         for shape in ladder[bisect_left(ladder, Shape(plan.tokens, plan.size)) :]:
@@ -187,9 +187,9 @@ class StepGraphs:
         return None
 
     def run(self, plan: StepPlan) -> torch.Tensor | None:
-        """Run a checked plan if a shape holds it → int32 [2, ≥ S], valid until the next run: the tokens of the
-        rows that sample, and which are bad. None: nothing was done. Entries of masked rows mean nothing before
-        `draw`.
+        """Run a checked plan, whose actions are done, if a shape holds it → int32 [2, ≥ S], valid until the next
+        run: the tokens of the rows that sample, and their flags (see `Drawn`). None: nothing was done. Entries of
+        masked rows mean nothing before `draw`.
         """
         shape = self.find(plan)
         if shape is None:

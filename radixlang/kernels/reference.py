@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from radixlang.kernels.automaton_tables import Tables
+from radixlang.kernels.automaton_tables import ENDED, Tables
 from radixlang.kernels.edit_words import END, PROMPT, TIMES
 
 _MASK64 = (1 << 64) - 1
@@ -221,7 +221,13 @@ def mask_logits(
     apply_bitmask(logits, index, tables.masks[tables.mask_row[state[index].long()].long()])
 
 
-def advance(tokens: torch.Tensor, rows: torch.Tensor, tables: Tables, drawn: torch.Tensor | None = None) -> None:
+def advance(
+    tokens: torch.Tensor,
+    rows: torch.Tensor,
+    flags: torch.Tensor,
+    tables: Tables,
+    drawn: torch.Tensor | None = None,
+) -> None:
     """Twin of `automaton.advance`."""
     for b, (row, token) in enumerate(zip(rows.tolist(), tokens.tolist(), strict=True)):
         state = int(tables.state[row])
@@ -238,6 +244,8 @@ def advance(tokens: torch.Tensor, rows: torch.Tensor, tables: Tables, drawn: tor
                 here = last
                 break
         tables.state[row] = first + here
+        if tables.closed[first + here]:
+            flags[b] |= ENDED
 
 
 def skinny_linear(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from radixlang.grammar.grammar import GrammarState
+from radixlang.grammar.tables import AutomatonTable
 from radixlang.messages import Generate, RequestMeta
 from radixlang.plan import Ints, PositionLogprobs
 from radixlang.sampling_params import RowSampling
@@ -87,6 +88,7 @@ class Request:
 
     __slots__ = (
         "admission",
+        "automaton",
         "cached_tokens",
         "draft",
         "ends",
@@ -102,6 +104,7 @@ class Request:
         "namespace",
         "node",
         "pending",
+        "pin",
         "pools",
         "priority",
         "prompt_length",
@@ -115,6 +118,7 @@ class Request:
         "shared",
         "state",
         "surplus",
+        "table",
         "tokens",
         "waits",
         "work",
@@ -143,13 +147,19 @@ class Request:
         """how this model says that a text is over, whether that ends the request or not"""
         self.namespace = message.namespace
         self.priority = message.priority
+        self.pin = message.pin
         self.pools = message.embed
         """the pooled hidden state is wanted, no tokens"""
         self.logprobs = LogprobState.of(message, len(tokens))
         self.work = max(limit - 1, self.prompt_length)
         """tokens that will be computed in all: the last output token never is"""
         self.grammar: GrammarState | None = None
-        """what its text must look like; stands behind the last token known to the host"""
+        """what its text must look like; stands behind the last token known to the host, or behind none of the
+        output while there is a `table`"""
+        self.table: AutomatonTable | None = None
+        """by which the device follows the grammar, whenever the request has a row"""
+        self.automaton: tuple[int, int] | None = None
+        """(slot, state) of its table on the device when it got its row"""
         self.draft: Draft | None = None
         """its newest token, if only the next draw will tell; clients do not know it yet"""
         self.waits: dict[str, None] = {}

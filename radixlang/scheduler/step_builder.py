@@ -76,7 +76,8 @@ class StepBuilder:
             prompt = request.tokens.view()[: request.prompt_length].copy()
         if sampling.penalised or sampling.min_new_tokens:
             output = request.output()[:generated].copy()
-        self._setups.append(RowSetup(row, sampling, prompt, output, generated))
+        automaton = request.automaton if row == request.row else None
+        self._setups.append(RowSetup(row, sampling, prompt, output, generated, automaton))
 
     def decodes(self, decoders: Decoders, starts: Ints) -> None:
         """Rows that take their one token from the device's table and draw the next. They come first in a step."""

@@ -61,6 +61,7 @@ ENGINE_GAUGES = {
     "num_used_tokens": "Tokens of the KV pool that running requests hold.",
     "kv_available_tokens": "Free tokens of the KV pool.",
     "kv_evictable_tokens": "Tokens that only the radix cache holds.",
+    "kv_pinned_tokens": "Tokens that pins keep in the radix cache.",
     "kv_used_tokens": "Tokens of the KV pool in use.",
 }
 ENGINE_COUNTERS = {
@@ -72,6 +73,7 @@ ENGINE_COUNTERS = {
     "grammar_forced_tokens": "Tokens that constraints wrote without asking the model.",
     "grammar_drafted_tokens": "Tokens computed in the step that drew them, since their bytes must follow.",
     "grammar_missed_drafts": "Of these, tokens in whose place another was drawn.",
+    "num_grammar_device": "Requests whose constraints the device followed by itself.",
     "grammar_vetoed_tokens": "Drawn tokens that were refused because a value would have been wrong.",
 }
 #: gauges that are 0 whenever nothing runs, whatever was said last

@@ -24,7 +24,7 @@ from radixlang.executor.graphs import StepGraphs
 from radixlang.executor.launch import DeviceExecutor
 from radixlang.executor.shapes import Shape, decode_shapes, prompt_shapes
 from radixlang.forward import current
-from radixlang.plan import CopyPages, StepPlan
+from radixlang.plan import StepPlan
 from radixlang.sampling.columns import RowColumns
 from radixlang.sampling_params import RowSampling
 from tests.executor.tiny import BOMB_TOKEN, NAN_TOKEN, Host, Row, TinyModel, make_executor, wish
@@ -204,7 +204,5 @@ def test_what_a_graph_cannot_do_is_left_to_the_ordinary_path() -> None:
     assert shape(4, logprobs=(wish(0, output=True),)) is None
     assert shape(4, masked=np.array([0], np.int32)) == Shape(16, 2)
     assert shape(4, pools=np.array([True])) is None
-    pages = np.array([1], np.int32)
-    assert shape(4, actions=(CopyPages(pages, pages + 1),)) is None
     assert shape(4, sampling=RowSampling(presence_penalty=0.5)) == Shape(16, 2)
     made.close()

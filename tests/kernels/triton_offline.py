@@ -108,9 +108,8 @@ def projected(heads: int, kv_heads: int, dim: int, page: int, half: int, tile: t
 def automata() -> Tables:
     bytes_ = torch.zeros(9000, dtype=torch.uint8)
     following = torch.zeros((1024, 256), dtype=torch.int16)
-    return Tables(
-        integers(9), following, integers(1024), integers(8, 160), integers(1024), bytes_, integers(5001), span=512
-    )
+    state, one, masks, ends = integers(9), integers(1024), integers(8, 160), integers(5001)
+    return Tables(state, following, one, masks, one, one.to(torch.int8), bytes_, ends, span=512)
 
 
 def variants() -> None:
@@ -140,7 +139,7 @@ def variants() -> None:
         more["edits"] = Edits(*[longs] * 3, *[column] * 3, integers(9))
         apply_bitmask(torch.zeros((2, 5000)), two, integers(2, 160))
         automaton.mask_logits(torch.zeros((2, 5000)), two, tables, integers(64)[at : at + 2])
-        automaton.advance(longs[at : at + 2], two, tables, integers(64)[at : at + 2])
+        automaton.advance(longs[at : at + 2], two, integers(64)[at : at + 2], tables, integers(64)[at : at + 2])
         sampling.sample(torch.zeros((2, 5000)), column, integers(9), column, column, longs, two, **more)
 
 
@@ -213,7 +212,7 @@ def main(backend: str, architecture: str, settings: str) -> None:
     for drawn in (None, integers(2)):
         automaton.mask_logits(logits, integers(2), automata(), drawn)
         automaton.mask_logits(logits.bfloat16(), integers(2), automata(), drawn)
-        automaton.advance(ids, integers(2), automata(), drawn)
+        automaton.advance(ids, integers(2), integers(2), automata(), drawn)
     for scores in (logits, logits.to(BF16)):
         sampling.sample(
             scores, column, integers(2), column, column, ids, integers(2),
