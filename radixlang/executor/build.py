@@ -113,7 +113,8 @@ def build_executor(
     if kind == "cuda" and not config.device.disable_cuda_graph and not spec.encoder and find_spec("triton"):
         tokens = prompt_tokens(config.device, model.weight_bytes, spec.num_layers)
         # all ranks must run a step in the same shape
-        shapes = graph_shapes(config.device, running, 0 if attention.reads_back else parallel.least(tokens))
+        tokens = 0 if attention.reads_back else parallel.least(tokens)
+        shapes = graph_shapes(config.device, running, tokens, ranks == 1 and kv_dtype.itemsize in attention.tree)
     pages = kv_pages(
         spec,
         memory,

@@ -18,7 +18,9 @@ from radixlang.executor.shapes import (
     graph_shapes,
     prompt_shapes,
     prompt_tokens,
+    tree_shapes,
 )
+from radixlang.kernels.tree_work import SLOTS
 from tests.executor.tiny import TinyModel
 
 
@@ -53,6 +55,29 @@ def test_prompt_ladder(largest: int, rows: int) -> None:
 def test_no_prompt_graphs() -> None:
     assert prompt_shapes(0, 256) == []
     assert prompt_shapes(15, 256) == []
+
+
+@pytest.mark.parametrize("largest", [1, 8, 100, 256, MAX_BATCH])
+def test_tree_ladder(largest: int) -> None:
+    shapes = tree_shapes(largest)
+    assert all(shape.tree and shape.decodes for shape in shapes)
+    sizes = [shape.rows for shape in shapes]
+    assert sizes == sorted(set(sizes))
+    assert sizes[-1] == largest
+    assert all(larger - smaller <= 32 for smaller, larger in itertools.pairwise(sizes))
+    assert len(sizes) < 1.5 * len(decode_shapes(largest)) / 2 + 2
+
+
+def test_tree_attention_is_captured_where_the_backend_knows_it() -> None:
+    def of(tree: bool, **flags: bool) -> set[Shape]:
+        return {shape for shape in graph_shapes(DeviceConfig(**flags), 64, 0, tree) if shape.tree}
+
+    assert of(True) == set(tree_shapes(64))
+    assert of(False) == set()
+    assert of(True, disable_tree_attention=True) == set()
+    spec, without = TinyModel().spec, graph_shapes(DeviceConfig(), 64, 0)
+    more = graph_bytes(spec, graph_shapes(DeviceConfig(), 64, 0, True), 2) - graph_bytes(spec, without, 2)
+    assert more > 64 * spec.num_heads * SLOTS * spec.head_dim * 4
 
 
 def test_flags_bound_the_shapes() -> None:

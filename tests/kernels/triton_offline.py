@@ -29,6 +29,8 @@ from radixlang.kernels.log_sum_exp import log_sum_exp
 from radixlang.kernels.matvec import matvec
 from radixlang.kernels.skinny_linear import skinny_linear
 from radixlang.kernels.step_inputs import packed_size, step_inputs
+from radixlang.kernels.tree_attention import tree_attention
+from radixlang.kernels.tree_work import TreeWork, tree_sections, tree_size
 
 BF16 = torch.bfloat16
 
@@ -105,6 +107,20 @@ def projected(heads: int, kv_heads: int, dim: int, page: int, half: int, tile: t
     )  # fmt: skip
 
 
+def tree(chip: tuning.Chip, heads: int, kv_heads: int, dim: int, page: int, splits: int, **options: Any) -> None:
+    """A step that begins with what its rows share, and goes on with the decode kernel."""
+    q = torch.zeros((3, heads + 2 * kv_heads, dim), dtype=BF16)[:, :heads]
+    cache = torch.zeros((4, page, kv_heads, dim), dtype=BF16)
+    sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": dim, "element_size": 2, "page_size": page}
+    shared, tile = tuning.tree_tile(chip, **sizes), tuning.DecodeTile(splits, 32, 2, 2, pack=2)
+    assert shared is not None
+    work = TreeWork(*tree_sections(integers(tree_size(3)), 3))
+    sinks = options.pop("sinks", None)
+    prefixes = tree_attention(q, cache, cache, integers(8, 64), work, scale=0.1, tile=shared, **options)
+    tensors = (q, cache, cache, integers(8, 64), integers(3), integers(4), integers(3))
+    decode_attention(*tensors, scale=0.1, max_query=1, tile=tile, prefixes=prefixes, sinks=sinks, **options)
+
+
 def automata() -> Tables:
     bytes_ = torch.zeros(9000, dtype=torch.uint8)
     following = torch.zeros((1024, 256), dtype=torch.int16)
@@ -126,11 +142,16 @@ def variants() -> None:
     few = tuning.DecodeTile(8, 32, 4, 2)
     many = tuning.extend_tile(chip, head_dim=64, element_size=2, page_size=16)
     tables = automata()
+    sizes = {"heads": 4, "kv_heads": 2, "head_dim": 64, "element_size": 2, "page_size": 16}
+    shared = tuning.tree_tile(chip, **sizes)
+    assert shared is not None
     for at in range(4):
         three, two = integers(64)[at : at + 3], integers(64)[at : at + 2]
         batch = (q, cache, cache, table, two, three, two)
         extend_attention(*batch, scale=0.1, tile=many)
         decode_attention(q[:2], *batch[1:], scale=0.1, max_query=1, tile=few)
+        work = TreeWork(*tree_sections(integers(64 + tree_size(2))[at:], 2))
+        tree_attention(q[:2], cache, cache, table, work, scale=0.1, tile=shared)
         places, kv = longs[at : at + 3], cache[0, :3]
         rope_write.rope_write(q[:3], kv, kv, angles, angles, places, places, cache, cache)
         rope_write.rotary_angles(places, angles[0], 1.0)
@@ -156,6 +177,8 @@ def main(backend: str, architecture: str, settings: str) -> None:
     projected(16, 8, 128, 16, 64, tuning.DecodeTile(1, 32, 2, 2))
     projected(7, 1, 96, 7, 10, tuning.DecodeTile(4, 16, 4, 2, prefetch=True, evict_first=True))
     projected(4, 4, 64, 128, 0, tuning.DecodeTile(2, 64, 4, 2, prefetch=True))
+    tree(chip, 32, 8, 128, 16, 1)
+    tree(chip, 28, 4, 64, 128, 4, softcap=3.0, sinks=torch.zeros(28))
     attention(chip, 300, 32, 8, 128, 64)
     attention(chip, 300, 32, 8, 128, 128)
     attention(chip, 300, 32, 8, 64, 128, window=300)
