@@ -11,6 +11,7 @@ without a row has nothing computed.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -69,6 +70,19 @@ class State(Enum):
     ENDED = 3
 
 
+@dataclass
+class Draft:
+    """A request's newest token, written before it is drawn: the bytes are certain, but not how they are cut. It is
+    computed in the same step as the draw that tells. `before`: the grammar in front of it. `row`: where that draw
+    is made, 0 when it has been. `sure`: it was the draft.
+    """
+
+    token: int
+    before: GrammarState
+    row: int = 0
+    sure: bool = False
+
+
 class Request:
     """Made from a `Generate`; `limit` is the number of tokens, prompt and output, at which it ends."""
 
@@ -76,6 +90,7 @@ class Request:
         "admission",
         "automaton",
         "cached_tokens",
+        "draft",
         "ends",
         "eos_ids",
         "first_token_time",
@@ -145,6 +160,8 @@ class Request:
         """by which the device follows the grammar, whenever the request has a row"""
         self.automaton: tuple[int, int] | None = None
         """(slot, state) of its table on the device when it got its row"""
+        self.draft: Draft | None = None
+        """its newest token, if only the next draw will tell; clients do not know it yet"""
         self.waits: dict[str, None] = {}
         """names of what must come first, in order; it may be admitted when this is empty"""
         self.state = State.WAITING

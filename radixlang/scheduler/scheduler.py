@@ -23,6 +23,7 @@ import numpy as np
 from radixlang.cache import Match
 from radixlang.errors import OverloadedError, RequestError
 from radixlang.grammar.errors import GrammarFailure
+from radixlang.grammar.grammar import GrammarState
 from radixlang.messages import Embedding, Failed, Generate, Stats, Tokens
 from radixlang.plan import Action, Flush, PositionLogprobs, StepPlan, StepResult
 from radixlang.scheduler.admission import NewTokenRatio, expected_pages, pages_to_come
@@ -184,6 +185,8 @@ class Scheduler:
                 self._decoders = None
         self._retry_step = 0
         self._rows.fold(request)
+        if request.draft is not None:
+            self._drop_draft(request)
         if keep:
             self._pages.close(request, min(int(self._rows.computed[row]), request.tokens.size))
         else:
@@ -334,6 +337,9 @@ class Scheduler:
         start, length = int(columns.computed[row]), int(columns.length[row])
         cut = limits.chunked or row in self._jumping  # only a prompt may have to be computed in one step
         end = min(length, start + self._budget) if cut else length
+        if request.draft is not None and end == length - 1:  # the draft and the draw before it go together
+            self._drop_draft(request)
+            length = end
         missing = limits.pages_for(end) - have
         room = self._pages.free_up(missing)
         if missing > room:
@@ -350,7 +356,11 @@ class Scheduler:
         complete = end == length
         if complete and row in self._jumping and request.sampling.follows_output:
             step.setup(request)  # the device has not seen the tokens that were not drawn
-        step.prompt(request, start, end - start, complete)
+        if complete and request.draft is not None:
+            step.up_to_draft(request, start, end - 1 - start, columns.pages_of(request))
+            step.prompt(request, end - 1, 1, True)
+        else:
+            step.prompt(request, start, end - start, complete)
         columns.computed[row] = end
         self._budget -= end - start
         if complete:
@@ -482,7 +492,7 @@ class Scheduler:
         """Free the pages of one running request. → whether it was retracted"""
         running = list(self._rows.running.values())
         for request in running:
-            if self._rows.computed[request.row] >= request.work:
+            if self._rows.computed[request.row] >= request.work and request.draft is None:
                 self._leave_row(request)  # all its work is launched: it loses nothing
                 request.state = State.LANDING
                 return False
@@ -564,13 +574,16 @@ class Scheduler:
             late = (at[~here].tolist(), tokens[~here].tolist(), ended[~here].tolist())
             for index, token, end in zip(*late, strict=True):
                 request = step.requests[index]
-                if request.state is not State.ENDED:
+                if request.state is not State.ENDED and index not in step.drafts:
                     self._take_late(request, token, news, now, result.output_logprobs.get(index), end)
             at, rows, tokens, ended = at[here], rows[here], tokens[here], ended[here]
         if columns.bound:
             bound = columns.constrained[rows]
             for index, token in zip(at[bound].tolist(), tokens[bound].tolist(), strict=True):
-                self._take_bound(step.requests[index], token, news, now, result.output_logprobs.get(index))
+                if index in step.drafts:
+                    self._judge_draft(step.requests[index], token, news, now)
+                else:
+                    self._take_bound(step.requests[index], token, news, now, result.output_logprobs.get(index))
             at, rows, tokens, ended = at[~bound], rows[~bound], tokens[~bound], ended[~bound]
         look = columns.append(rows, tokens) | ended
         if not look.any():
@@ -619,6 +632,8 @@ class Scheduler:
             return
         assert self._constraints is not None
         columns = self._rows
+        draft, request.draft = request.draft, None
+        assert draft is None or draft.sure
         try:
             undone = self._constraints.take(request, token)
             if undone is not None:
@@ -633,9 +648,59 @@ class Scheduler:
             return
         tokens = [token, *more]
         columns.put(request, tokens)
-        self._tell(request, tokens, news, now, logprobs)
-        if more and request.state is State.RUNNING:
+        self._tell(request, tokens if draft is None else [draft.token, *tokens], news, now, logprobs)
+        if request.state is State.RUNNING and (self._write_draft(request, len(more) - flying) or more):
             self._jump(request, flying)
+
+    def _write_draft(self, request: Request, gain: int) -> bool:
+        """Let the text go on by a draft, if there is one; `gain` tokens before it are more than what is launched
+        will draw. → whether there is"""
+        assert self._constraints is not None
+        columns = self._rows
+        if gain < 0 or not columns.available or columns.known(request) + 2 > request.limit:
+            return False
+        request.draft = self._constraints.draft(request)
+        if request.draft is None:
+            return False
+        request.draft.row = columns.lend()
+        columns.put(request, [request.draft.token])
+        return True
+
+    def _judge_draft(self, request: Request, token: int, news: News, now: float) -> None:
+        """`token` was drawn where the draft stands."""
+        assert self._constraints is not None
+        draft, columns = request.draft, self._rows
+        assert draft is not None
+        columns.give_lent(draft.row)
+        draft.row = 0
+        if token == draft.token:
+            draft.sure = True  # it is told together with the token behind it, which comes next
+            return
+        self._constraints.missed()
+        self._jump(request, columns.flying(request))
+        self._drop_draft(request)
+        try:
+            if self._constraints.take(request, token) is not None:
+                raise GrammarFailure("The constraint refuses a token that it allowed.", ours=True)
+            more = self._constraints.jump(request, token, request.limit - request.tokens.size - 1, 0)
+        except GrammarFailure as error:
+            self._fail_bound([(request, str(error), error.ours)])
+            return
+        tokens = [token, *more]
+        request.tokens.extend(np.array(tokens, np.int32))
+        self._rewind(request, request.tokens.size - len(tokens))
+        self._tell(request, tokens, news, now, None)
+
+    def _drop_draft(self, request: Request) -> None:
+        """Forget the draft; whatever is drawn behind it is surplus."""
+        columns, draft = self._rows, request.draft
+        assert draft is not None
+        request.surplus += columns.flying(request)
+        request.tokens.size -= 1
+        columns.length[request.row] = request.tokens.size
+        request.grammar, request.draft = draft.before, None
+        if draft.row:
+            columns.give_lent(draft.row)
 
     def _fail_bound(self, failures: list[tuple[Request, str, bool]]) -> None:
         """Constraints have failed: with a sentence, and whether that is our fault."""
@@ -655,11 +720,15 @@ class Scheduler:
 
     def _go_back(self, request: Request, undone: int) -> None:
         """The newest token is not taken, nor are the `undone` ones before it: the row draws again behind them."""
-        columns, row = self._rows, request.row
-        self._jump(request, columns.flying(request))
+        self._jump(request, self._rows.flying(request))
         self._take_back(request, undone)
+        self._rewind(request, request.tokens.size - 1)
+
+    def _rewind(self, request: Request, right: int) -> None:
+        """The tokens of a row that jumps have changed: at most `right` of them have the KV that they should."""
+        columns, row = self._rows, request.row
         columns.length[row] = request.tokens.size
-        columns.computed[row] = min(int(columns.computed[row]), request.tokens.size - 1)
+        columns.computed[row] = min(int(columns.computed[row]), right)
         if columns.computed[row] < request.shared * self.limits.page_size:
             # The tree keeps pages of tokens that are undone now (it got them when memory was short): nobody may
             # write there again. The row begins anew with those that still hold.
@@ -712,11 +781,14 @@ class Scheduler:
         assert self._constraints is not None
         step = self._flights[plan.step]
         here = self._rows.tenant[plan.rows[plan.masked]] == step.tenants[plan.masked]
-        rows: list[tuple[Request, int] | None] = []
+        rows: list[tuple[Request, GrammarState | None, int] | None] = []
         for index, there in zip(plan.masked.tolist(), here.tolist(), strict=True):
             request = step.requests[index]
             wanted = there and not request.surplus  # whatever is drawn for others is dropped
-            rows.append((request, self._rows.known(request) - request.prompt_length) if wanted else None)
+            grammar, made = request.grammar, self._rows.known(request) - request.prompt_length
+            if index in step.drafts and request.draft is not None:
+                grammar, made = request.draft.before, made - 1
+            rows.append((request, grammar, made) if wanted else None)
         masks, failed = self._constraints.masks(rows)
         self._fail_bound(failed)
         return masks
@@ -737,7 +809,8 @@ class Scheduler:
         for step in steps:
             step.forget_wishes()
         live = [request for request in steps[0].requests if request.state is not State.ENDED]
-        if steps[0].size == 1:
+        live = list(dict.fromkeys(live))  # a draft has two rows
+        if len(set(steps[0].requests)) == 1:
             messages += [self._fail(request, INTERNAL, sentence, keep=False) for request in live]
             live = []
         for request in list(self._requests.values()):
@@ -821,7 +894,9 @@ class Scheduler:
         rows, limits = self._rows, self.limits
         running = list(rows.running.values())
         self._pages.check(running)
-        assert len(running) + rows.available == rows.count, "a row is lost"
+        assert len(running) + rows.available + rows.lent == rows.count, "a row is lost"
+        lent = [request.draft.row for request in running if request.draft is not None and request.draft.row]
+        assert len(set(lent)) == rows.lent, "a lent row is lost"
         assert rows.running == self._filling | self._decoding | self._jumping
         assert len(running) == len(self._filling) + len(self._decoding) + len(self._jumping)
         assert not rows.made[rows.tenant == 0].any(), "a free row has tokens"

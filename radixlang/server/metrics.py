@@ -71,6 +71,8 @@ ENGINE_COUNTERS = {
     "num_grammar_cache_hit": "Constraints that were known already.",
     "num_grammar_aborted": "Requests that ended while their constraints were compiled.",
     "grammar_forced_tokens": "Tokens that constraints wrote without asking the model.",
+    "grammar_drafted_tokens": "Tokens computed in the step that drew them, since their bytes must follow.",
+    "grammar_missed_drafts": "Of these, tokens in whose place another was drawn.",
     "num_grammar_device": "Requests whose constraints the device followed by itself.",
     "grammar_vetoed_tokens": "Drawn tokens that were refused because a value would have been wrong.",
 }

@@ -163,6 +163,14 @@ PERSON = {
     "additionalProperties": False,
 }
 
+NOTE = {
+    "type": "object",
+    "properties": {key: {"type": "string", "maxLength": 8} for key in ("title", "author", "summary")},
+    "required": ["title", "author", "summary"],
+    "additionalProperties": False,
+}
+"""each quote before a value is a draft"""
+
 
 def test_constraints_say_the_same_with_every_setting(smollm2_path, monkeypatch):
     """Forced tokens beside rows that decode, masks drawn behind graphs, penalties' buffers set up again after a
@@ -171,6 +179,7 @@ def test_constraints_say_the_same_with_every_setting(smollm2_path, monkeypatch):
     sampling = [{"temperature": 0}, {"temperature": 0.8, "frequency_penalty": 0.7, "repetition_penalty": 1.2}]
     constraints = [
         {"json_schema": json.dumps(PERSON)},
+        {"json_schema": json.dumps(NOTE)},
         {"regex": "(yes|no), because of (the weather|[a-z]{3,9})"},
         {},
     ]
@@ -192,8 +201,10 @@ def test_constraints_say_the_same_with_every_setting(smollm2_path, monkeypatch):
             answers = engine.batch_generate(bodies)
             counters = engine.get_server_info()
         assert (counters["grammar_forced_tokens_total"] > 0) == jump
+        assert (counters["grammar_drafted_tokens_total"] > 0) == jump
         for body, answer in zip(bodies, answers, strict=True):
-            if answer["meta_info"]["finish_reason"]["type"] == "stop" and "json_schema" in body["sampling_params"]:
+            checked = body["sampling_params"].get("json_schema") == json.dumps(PERSON)
+            if checked and answer["meta_info"]["finish_reason"]["type"] == "stop":
                 value = json.loads(answer["text"])
                 assert len(set(map(str, value["colours"]))) == len(value["colours"])
         ids = [answer["output_ids"] for answer in answers]
