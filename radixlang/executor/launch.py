@@ -1,6 +1,7 @@
 """The executor of one device: runs plans in order on the platform's stream.
 
-    launch:  new pages, setups, actions → forward pass → prompt log-probabilities, embeddings, last logits
+    launch:  transfers, new pages, setups, actions
+             → forward pass → prompt log-probabilities, embeddings, last logits
     sample:  draw, next tokens into the table       (part of the launch when no row waits for a mask)
     result:  wait, and turn what came home into a `StepResult`
 
@@ -18,6 +19,7 @@ import torch
 
 from radixlang.attention import AttentionBackend
 from radixlang.errors import EngineError
+from radixlang.executor.copies import NoCopies, PageCopies
 from radixlang.executor.inputs import Inputs, build_inputs, check
 from radixlang.executor.pooling import pool_rows
 from radixlang.forward import ForwardContext, forwarding
@@ -83,6 +85,7 @@ class DeviceExecutor:
         self.attention = attention
         self.sampling = SamplingBatch(table.rows, self.spec.vocab_size, platform)
         self.graphs: StepGraphs | None = None
+        self.copies: PageCopies = NoCopies()
 
     def capture(self, shapes: list[Shape], progress: Callable[[int, int], None]) -> None:
         """From now on run the steps that fit one of the shapes as CUDA graphs."""
@@ -115,6 +118,7 @@ class DeviceExecutor:
 
     def close(self) -> None:
         self.platform.close()
+        self.copies.close()
 
     def _submit(self, work: Callable[[], None]) -> Pending:
         def run() -> None:
@@ -127,6 +131,9 @@ class DeviceExecutor:
 
     def _run(self, ticket: Ticket) -> None:
         plan = ticket.plan
+        self.copies.run(plan.transfers)
+        if not plan.size:
+            return
         check(plan, self.table, self.pool.page_size)
         for setup in plan.setups:
             self.sampling.setup(setup)

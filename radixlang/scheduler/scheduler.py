@@ -20,6 +20,7 @@ import time
 import numpy as np
 
 from radixlang.cache import Match
+from radixlang.cache.tiers import Tiers
 from radixlang.errors import OverloadedError, RequestError
 from radixlang.grammar.errors import GrammarFailure
 from radixlang.messages import Embedding, Failed, Generate, Stats, Tokens
@@ -29,6 +30,7 @@ from radixlang.scheduler.arrivals import Arrivals
 from radixlang.scheduler.constraints import Constraints, no_constraints
 from radixlang.scheduler.finish import News, finish_reason
 from radixlang.scheduler.limits import SchedulerLimits
+from radixlang.scheduler.lower_tiers import DeviceOnly, HostAndStorage, LowerTiers
 from radixlang.scheduler.pages import Pages
 from radixlang.scheduler.policy import POLICIES
 from radixlang.scheduler.queue import WaitingQueue, level
@@ -52,7 +54,11 @@ class Scheduler:
     """
 
     def __init__(
-        self, limits: SchedulerLimits, now: float | None = None, constraints: Constraints | None = None
+        self,
+        limits: SchedulerLimits,
+        now: float | None = None,
+        constraints: Constraints | None = None,
+        tiers: Tiers | None = None,
     ) -> None:
         self.limits = limits
         self.totals = Totals()
@@ -62,7 +68,10 @@ class Scheduler:
         self._requests: dict[str, Request] = {}
         self._queue = WaitingQueue()
         self._rows = Rows(limits)
-        self._pages = Pages(limits, self._rows)
+        self._pages = Pages(limits, self._rows, tiers)
+        self._lower: LowerTiers = DeviceOnly()
+        if tiers is not None:
+            self._lower = HostAndStorage(tiers, self._pages, limits.prefetch)
         self._ratio = NewTokenRatio(limits.conservativeness)
         self._rates = Rates(time.time() if now is None else now)
         self._filling: dict[int, Request] = {}
@@ -104,6 +113,7 @@ class Scheduler:
             return Failed(message.rid, error.status, str(error))
         self._requests[request.rid] = request
         self._queue.add(request)
+        self._lower.arrived(request, now)
         return None
 
     def _check_room(self, message: Generate) -> None:
@@ -132,13 +142,15 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        """No request is left. (A step with surplus tokens may still be on its way.)"""
-        return not self._requests
+        """No request is left, nor anything to do for the tiers below the device. (A step with surplus tokens may
+        still be on its way.)"""
+        return not self._requests and not self._lower.busy
 
     def flush(self) -> bool:
         """Empty the prefix cache; False, and nothing done, while there are requests."""
-        if not self.idle:
+        if self._requests:
             return False
+        self._lower.flush()
         self._pages.flush()
         self._actions.append(Flush())
         return True
@@ -156,6 +168,7 @@ class Scheduler:
             self._queue.remove(request)
         request.state = State.ENDED
         del self._requests[request.rid]
+        self._lower.ended(request)
         if self._constraints is not None:
             self._constraints.forget(request)
         if request in self._suspects:
@@ -186,6 +199,8 @@ class Scheduler:
         """The next step; None when there is nothing to do before a result or a request arrives."""
         self._refuse_late(now)
         self._settle_constraints()
+        if self._lower.begin(now):
+            self._retry_step = 0
         self._pages.begin_step()
         step = StepBuilder()
         self._budget = self.limits.prompt_budget
@@ -194,13 +209,17 @@ class Scheduler:
         else:
             self._grant(step, now)
         self._pages.end_step()
-        if not step.size:
+        transfers = self._lower.transfers(rows=step.size > 0)
+        if not step.size and not transfers:
             return None
-        for row, first, pages in self._pages.rewrites():
-            step.page_run(row, first, pages)
-        plan = step.build(self._step, tuple(self._actions), self._rows.constrained)
+        actions: tuple[Action, ...] = ()
+        if step.size:  # a plan for transfers alone brings nothing that its executor would have to look at
+            for row, first, pages in self._pages.rewrites():
+                step.page_run(row, first, pages)
+            actions = tuple(self._actions)
+            self._actions.clear()
+        plan = step.build(self._step, actions, transfers, self._rows.constrained)
         step.tenants = self._rows.tenant[plan.rows]
-        self._actions.clear()
         self._flights[self._step] = step
         self._step += 1
         return plan
@@ -264,8 +283,8 @@ class Scheduler:
                 rows, starts = rows[going], starts[going]
             full = np.flatnonzero(starts >= columns.capacity[rows])
             if len(full) + self._jump_pages() > self._pages.available:
-                if len(self._rows.running) == 1 and self._flights:
-                    return True  # it cannot go on; but the token on its way may be its last
+                if len(self._rows.running) == 1 and (self._flights or self._lower.fetches):
+                    return True  # it cannot go on; but the token on its way may be its last, or pages come free
                 retracted |= self._make_room()
                 continue
             if len(rows):
@@ -348,11 +367,12 @@ class Scheduler:
             return
         if self._step < self._retry_step:
             return
-        to_come = pages_to_come(self._rows, self._ratio.value, self.limits)
+        to_come = pages_to_come(self._rows, self._ratio.value, self.limits) + self._lower.to_come(self._expected)
         admitted: list[Request] = []
         hopeless: list[Request] = []
         for request in self._policy(self._queue, self._pages.tree):
-            if not self._rows.available or self._budget <= 0 or len(admitted) == self.limits.prefill_max_requests:
+            rows = self._rows.available - len(self._lower.fetches)
+            if rows <= 0 or self._budget <= 0 or len(admitted) == self.limits.prefill_max_requests:
                 break
             if request.waits:
                 continue
@@ -361,6 +381,9 @@ class Scheduler:
                 continue
             # A token in flight has no value yet that a new row could start from.
             if request.pending or not self._try_admit(step, request, to_come):
+                if request.waits:  # for its pages: others go first
+                    to_come += self._lower.fetches[-1].missing(self._expected(request))
+                    continue
                 break
             to_come += self._pages_to_come(request)
             admitted.append(request)
@@ -372,12 +395,9 @@ class Scheduler:
 
     def _try_admit(self, step: StepBuilder, request: Request, to_come: int) -> bool:
         """Match, find room, take a row, grant. → whether the request runs now"""
-        limits = self.limits
-        cap = request.tokens.size - 1  # the last token is always computed: its logits are needed
-        if request.logprobs is not None:
-            cap = min(cap, request.logprobs.match_cap)
+        limits, cap = self.limits, request.match_cap
         match = self._pages.match(request, cap)
-        need = expected_pages(request, self._ratio.value, limits) - len(match.pages)
+        need = self._expected(request) - len(match.pages)
         must = limits.pages_for(request.tokens.size) - len(match.pages)
         # With nothing else running everything can be evicted, and waiting would not help.
         fits = need + to_come <= self._pages.available or not self._rows.running
@@ -387,14 +407,18 @@ class Scheduler:
             if whole:
                 self._retry_step = self._step + RETRY_STEPS
             return False
+        if self._lower.fetch(request, match, cap):
+            return False
         self._rows.take(request, match.tokens, match.pages)
         self._pages.open(request, match)
         self._filling[request.row] = request
         step.setup(request)
         step.page_run(request.row, 0, match.pages)
         self._copy_part(step, request, match, cap, must)
+        cached = int(self._rows.computed[request.row])
         if not request.retractions:
-            request.cached_tokens = int(self._rows.computed[request.row])
+            request.cached_tokens = cached
+        self._lower.admitted(request, cached)
         granted = self._grant_prompt(step, request)
         assert granted, "an admitted request got no grant"
         return True
@@ -412,9 +436,12 @@ class Scheduler:
         self._rows.add_pages(request, fresh)
         self._rows.computed[request.row] += tokens
 
+    def _expected(self, request: Request) -> int:
+        return expected_pages(request, self._ratio.value, self.limits)
+
     def _pages_to_come(self, request: Request) -> int:
         have = int(self._rows.capacity[request.row]) // self.limits.page_size
-        return max(0, expected_pages(request, self._ratio.value, self.limits) - have)
+        return max(0, self._expected(request) - have)
 
     def _note_admission(self, request: Request, now: float) -> None:
         self._admissions += 1
@@ -677,6 +704,7 @@ class Scheduler:
                 self._put_back(request)
             request.pending = request.surplus = 0
         self._suspects += [request for request in live if request not in self._suspects]
+        self._lower.reset()
         self._pages.flush()
         return messages
 
@@ -687,7 +715,7 @@ class Scheduler:
         request = self._suspects[0]
         if request.state is State.RUNNING:
             self._grant_prompts(step)
-        elif self._try_admit(step, request, 0):
+        elif not request.waits and self._try_admit(step, request, 0):
             self._queue.remove(request)
             self._note_admission(request, now)
 
@@ -722,7 +750,8 @@ class Scheduler:
             "context_len": limits.context_length,
             "new_token_ratio": self._ratio.value,
         }
-        counters = self.totals.counters(pages.evicted_tokens)
+        gauges |= self._lower.gauges()
+        counters = self.totals.counters(pages.evicted_tokens) | self._lower.counters()
         if self._constraints is not None:
             counters |= self._constraints.counters()
         return Stats(gauges, counters, self.idle)
@@ -742,12 +771,14 @@ class Scheduler:
         """End what runs beside the engine's loop."""
         if self._constraints is not None:
             self._constraints.close()
+        self._lower.close()
 
     def check(self) -> None:
         """Assert the invariants; cheap enough for tests and for an idle engine, not for every step."""
         rows, limits = self._rows, self.limits
         running = list(rows.running.values())
-        self._pages.check(running)
+        self._pages.check(running, [fetch.load.pages for fetch in self._lower.fetches])
+        self._lower.check()
         assert len(running) + rows.available == rows.count, "a row is lost"
         assert rows.running == self._filling | self._decoding | self._jumping
         assert len(running) == len(self._filling) + len(self._decoding) + len(self._jumping)

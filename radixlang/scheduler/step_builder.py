@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from radixlang.plan import FROM_TABLE, Action, CopyPages, Ints, LogprobWish, RowSetup, StepPlan
+from radixlang.plan import FROM_TABLE, Action, CopyPages, Ints, LogprobWish, RowSetup, StepPlan, Transfer
 from radixlang.scheduler.request import Request
 
 _EMPTY: Ints = np.zeros(0, np.int32)
@@ -22,11 +22,12 @@ class StepBuilder:
         self.ending: list[int] = []
         """plan indexes of requests that end with this step without a token"""
         self.prompt_tokens = 0
-        self._rows: list[Ints] = []
-        self._starts: list[Ints] = []
-        self._counts: list[Ints] = []
-        self._tokens: list[Ints] = []
-        self._samples: list[npt.NDArray[np.bool_]] = []
+        # Each begins with an empty array: a step may hold no rows.
+        self._rows: list[Ints] = [_EMPTY]
+        self._starts: list[Ints] = [_EMPTY]
+        self._counts: list[Ints] = [_EMPTY]
+        self._tokens: list[Ints] = [_EMPTY]
+        self._samples: list[npt.NDArray[np.bool_]] = [np.zeros(0, np.bool_)]
         self._pooled: list[int] = []
         self._copies: list[tuple[int, int]] = []
         self._table: list[Ints] = []
@@ -104,7 +105,13 @@ class StepBuilder:
             if state is not None and wish.first_logit >= 0:
                 state.next = min(state.next, wish.first_logit)
 
-    def build(self, step: int, actions: tuple[Action, ...], constrained: npt.NDArray[np.bool_]) -> StepPlan:
+    def build(
+        self,
+        step: int,
+        actions: tuple[Action, ...],
+        transfers: tuple[Transfer, ...],
+        constrained: npt.NDArray[np.bool_],
+    ) -> StepPlan:
         """`constrained`: by table row, whether what is drawn there must be masked."""
         pools = np.zeros(self.size, np.bool_)
         pools[self._pooled] = True
@@ -125,4 +132,5 @@ class StepBuilder:
             logprobs=tuple(self._wishes),
             actions=actions,
             masked=np.flatnonzero(samples & constrained[rows]).astype(np.int32),
+            transfers=transfers,
         )
