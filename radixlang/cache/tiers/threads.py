@@ -56,9 +56,7 @@ class StorageThreads:
 
     def read(self, job: Any, keys: Sequence[bytes], slots: Sequence[int]) -> None:
         """Into these slots, which are the job's until it is done."""
-        self._readers.submit(
-            self._run, job, lambda: self.storage.read(keys, [self._array[slot].data for slot in slots])
-        )
+        self._readers.submit(self._run, job, lambda: self.storage.read(keys, self._buffers(slots)))
 
     def write(self, job: Any, keys: Sequence[bytes], slots: Sequence[int]) -> None:
         """From these slots, which stay as they are until the job is done."""

@@ -325,9 +325,10 @@ class Tiers:
             prefetch = self._hungry[0]
             need = len(prefetch.wanted)
             others = self._stores or self._loads or self._unwritten
-            others = others or any(other is not prefetch and other.held for other in self._prefetches)
+            # Those that are read will be used, and give theirs back; those that wait here may wait for each other.
+            others = others or any(other.parts or (other.done and other.held) for other in self._prefetches)
             if self.host.reservable < need and others and not prefetch.dropped:
-                return  # they will give some back
+                return
             self._hungry.popleft()
             slots = [] if prefetch.dropped else self.host.reserve(need)
             for at in range(0, len(slots), CHUNK):
