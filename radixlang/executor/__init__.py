@@ -64,3 +64,7 @@ class EngineShape:
     architecture: str = ""
     model_type: str = ""
     hidden_size: int = 0
+    host_slots: int = 0
+    """KV pages that host memory holds below the pool"""
+    kv_identity: str = ""
+    """hex digits that stand for all that decides which bytes a page of given tokens holds"""

@@ -23,6 +23,7 @@ from radixlang.executor.copies import NoCopies, PageCopies
 from radixlang.executor.inputs import Inputs, build_inputs, check
 from radixlang.executor.pooling import pool_rows
 from radixlang.forward import ForwardContext, forwarding
+from radixlang.memory.host_pool import HostPool
 from radixlang.memory.kv_pool import KvPool
 from radixlang.memory.request_table import RequestTable
 from radixlang.models import Model
@@ -86,6 +87,8 @@ class DeviceExecutor:
         self.sampling = SamplingBatch(table.rows, self.spec.vocab_size, platform)
         self.graphs: StepGraphs | None = None
         self.copies: PageCopies = NoCopies()
+        self.host: HostPool | None = None
+        """where `copies` go to"""
 
     def capture(self, shapes: list[Shape], progress: Callable[[int, int], None]) -> None:
         """From now on run the steps that fit one of the shapes as CUDA graphs."""

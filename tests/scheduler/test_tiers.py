@@ -1,4 +1,4 @@
-"""Random programs with tiers below the device: every answer still equals the request's own, and no page is lost."""
+"""Random programs with tiers below the device: answers stay what they are, and no page is lost."""
 
 from __future__ import annotations
 
@@ -62,4 +62,3 @@ def test_answers_do_not_depend_on_tiers(policy: str, storage: bool) -> None:
         wanted += ["read", "written", "from storage"]
     for what in wanted:
         assert seen[what] > 0, f"no program exercised {what!r}: {seen}"
-

@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import secrets
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -32,7 +33,7 @@ from radixlang.log import get_logger
 
 log = get_logger(__name__)
 
-ENTRY = re.compile(r"[0-9a-f]{32}(\.\d+-\d+\.part)?")
+ENTRY = re.compile(r"[0-9a-f]{32}(\.[0-9a-f]+-\d+\.part)?")
 """names of our files; others in the folder are nobody's business here"""
 LEFTOVER = 3600
 """seconds after which a file that was never renamed is nobody's any more"""
@@ -58,6 +59,7 @@ class DiskStorage:
         self._limit = options.limit_bytes
         self._entry_bytes = HEADER_BYTES + options.page_bytes
         self._mine = self._root / options.identity[:16].hex()
+        self._writer = secrets.token_hex(4)  # process ids repeat where containers share a folder
         self._numbers = count()
         self._lock = threading.Lock()
         self._total: int | None = None
@@ -96,17 +98,19 @@ class DiskStorage:
         return len(keys)
 
     def read(self, keys: Sequence[bytes], buffers: Sequence[Buffer]) -> int:
-        for done, (key, buffer) in enumerate(zip(keys, buffers, strict=True)):
+        good = len(keys)
+        for index, (key, buffer) in enumerate(zip(keys, buffers, strict=True)):
             path = self._path(key)
             try:
                 self._read(path, key, buffer)
             except FileNotFoundError:
-                return done
+                return min(good, index)
             except DamagedEntry as error:
+                # Those behind it are looked at all the same: where one is damaged others may be.
                 log.warning("the cache entry %s is deleted: %s", path, error)
                 path.unlink(missing_ok=True)
-                return done
-        return len(keys)
+                good = min(good, index)
+        return good
 
     def _read(self, path: Path, key: bytes, buffer: Buffer) -> None:
         with open(path, "rb", buffering=0) as file:
@@ -129,7 +133,7 @@ class DiskStorage:
         written = 0
         for key, buffer in zip(keys, buffers, strict=True):
             path = self._path(key)
-            if path.exists():
+            if self.exists([key]):
                 continue
             if time.monotonic() < self._full_until or not self._make_room():
                 break
@@ -147,7 +151,7 @@ class DiskStorage:
         return written
 
     def _write(self, path: Path, key: bytes, buffer: Buffer) -> None:
-        part = path.with_name(f"{path.name}.{os.getpid()}-{next(self._numbers)}.part")
+        part = path.with_name(f"{path.name}.{self._writer}-{next(self._numbers)}.part")
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with open(part, "wb", buffering=0) as file:
