@@ -1,7 +1,7 @@
 """The scheduler's driver with tiers below the device that are as slow, unreliable and badly timed as may be.
 
-A copy takes effect at its beginning or at its end, and ends when somebody awaits it or when chance says so. Storage
-finds and reads some time later, or less than there is.
+A copy takes effect at its beginning or at its end, and ends when somebody awaits it or when chance says so.
+Storage finds and reads some time later, or less than there is.
 """
 
 from __future__ import annotations
