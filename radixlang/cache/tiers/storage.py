@@ -45,6 +45,15 @@ class StorageTier(Protocol):
 
     name: str
 
+    @staticmethod
+    def check(options: StorageOptions) -> None:
+        """Called before weights load, when identity and size of a page are not known.
+
+        Raises:
+            ConfigError: the storage cannot be used.
+        """
+        ...
+
     def exists(self, keys: Sequence[bytes]) -> int:
         """How many of `keys`, from the first on, are there (or seem to be)."""
         ...
