@@ -138,7 +138,8 @@ class LogprobWish:
 class StepPlan:
     """One forward pass. B rows, T = sum(counts) tokens; rows are ordered as the device shall see them.
 
-    A plan of no rows and no tokens is for its transfers and actions.
+    Plans may share arrays: the same array in two plans stands for the same numbers. A plan of no rows is for its
+    transfers.
     """
 
     step: int
