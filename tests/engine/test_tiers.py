@@ -116,7 +116,7 @@ def test_a_restarted_engine_reads_what_the_last_one_wrote(filled, model, prompts
         for prompt, answer in zip(prompts, answers, strict=True):
             texts, share = serving.ask([prompt])
             assert texts == [answer]
-            serving.engine.flush_cache()
+            assert serving.engine.flush_cache()
             assert share >= 0.9 * (len(prompt) - len(prompt) % 4) / len(prompt)
         texts, share = serving.ask(prompts)
         assert texts == answers
@@ -193,7 +193,7 @@ def test_a_full_disk_costs_nothing_but_the_cache(tmp_path, model, prompts, answe
     with Serving(model, cache_dir=str(tmp_path)) as serving:
         for _ in range(2):
             assert serving.ask(prompts)[0] == answers
-            serving.engine.flush_cache()
+            assert serving.engine.flush_cache()
     assert len(told) == 1
     assert "the disk is full" in told[0]
     assert not entries(tmp_path)
@@ -211,7 +211,7 @@ def test_two_engines_share_a_folder(tmp_path, model, prompts, answers) -> None:
         assert texts == answers
         assert share > 0.5
         for serving in (first, second, first):
-            serving.engine.flush_cache()
+            assert serving.engine.flush_cache()
             assert serving.ask(prompts)[0] == answers
             serving.check()
 
