@@ -64,6 +64,8 @@ class EngineShape:
     architecture: str = ""
     model_type: str = ""
     hidden_size: int = 0
+    automaton_slots: int = 0
+    """constraints that rows may follow on the device at a time"""
     host_slots: int = 0
     """KV pages that host memory holds below the pool"""
     kv_identity: str = ""

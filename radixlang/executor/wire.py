@@ -18,6 +18,7 @@ from radixlang.plan import (
     Flush,
     LoadAutomaton,
     LoadPages,
+    LoadTokens,
     LogprobWish,
     RowSetup,
     StepPlan,
@@ -32,10 +33,11 @@ _ARRAY = 1
 _DTYPES: dict[bytes, np.dtype[Any]] = {
     b"i": np.dtype(np.int32),
     b"h": np.dtype(np.int16),
+    b"B": np.dtype(np.uint8),
     b"?": np.dtype(np.bool_),
 }
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
-_ACTIONS: dict[str, type[Action]] = {kind.__name__: kind for kind in (CopyPages, Flush, LoadAutomaton)}
+_ACTIONS: dict[str, type[Action]] = {kind.__name__: kind for kind in (CopyPages, Flush, LoadTokens, LoadAutomaton)}
 _TRANSFERS: dict[str, type[Transfer]] = {kind.__name__: kind for kind in (StorePages, LoadPages, AwaitCopies)}
 
 

@@ -14,6 +14,7 @@ from radixlang.plan import (
     Flush,
     LoadAutomaton,
     LoadPages,
+    LoadTokens,
     LogprobWish,
     RowSetup,
     StepPlan,
@@ -45,6 +46,7 @@ def full_plan():
         actions=(
             CopyPages(ints(3), ints(4)),
             Flush(),
+            LoadTokens(np.array([200, 7], np.uint8), ints(0, 2)),
             LoadAutomaton(2, np.array([-1, 300], np.int16), ints(0), ints(5, -1)),
         ),
         masked=ints(1),
