@@ -207,8 +207,8 @@ class Pages:
         self.pool.free(self.tree.flush())
 
     def check(self, running: list[Request], coming: list[Ints]) -> None:
-        """Assert that every page has one owner, and every running request and branch of a pin one lock, as has each
-        of `coming`: pages that are on their way from a lower tier."""
+        """Assert that every page has one owner, and that there is one lock for every running request, every branch
+        of a pin, and each of `coming`: pages that are on their way from a lower tier."""
         self.pool.check()
         self.tree.check()
         owned = [self._rows.pages_of(request)[request.shared :] for request in running]
