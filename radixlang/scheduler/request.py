@@ -89,6 +89,8 @@ class Request:
     __slots__ = (
         "admission",
         "automaton",
+        "cached_host",
+        "cached_storage",
         "cached_tokens",
         "draft",
         "ends",
@@ -103,6 +105,7 @@ class Request:
         "logprobs",
         "namespace",
         "node",
+        "page_keys",
         "pending",
         "pin",
         "pools",
@@ -186,6 +189,11 @@ class Request:
         """position among all admissions, the latest one counts; 0: never admitted"""
         self.retractions = 0
         self.cached_tokens = 0
+        """prompt tokens that were found in a cache, among them those found in host memory and in storage"""
+        self.cached_host = 0
+        self.cached_storage = 0
+        self.page_keys: list[bytes] = []
+        """keys of the prompt's full pages, where there are tiers that go by them"""
         self.received = message.received or now
         self.queue_time = 0.0
         self.first_token_time = 0.0
@@ -200,6 +208,12 @@ class Request:
         """False when the prompt is all there is to do."""
         return self.limit > self.prompt_length
 
+    @property
+    def match_cap(self) -> int:
+        """Tokens that may come out of a cache: the last one is always computed, its logits are needed."""
+        cap = self.tokens.size - 1
+        return cap if self.logprobs is None else min(cap, self.logprobs.match_cap)
+
     def output(self) -> Ints:
         """The output tokens in `tokens` (a view)."""
         return self.tokens.view()[self.prompt_length :]
@@ -208,6 +222,8 @@ class Request:
         return RequestMeta(
             prompt_tokens=self.prompt_length,
             cached_tokens=self.cached_tokens,
+            cached_host=self.cached_host,
+            cached_storage=self.cached_storage,
             num_retractions=self.retractions,
             queue_time=self.queue_time,
             first_token_time=self.first_token_time,

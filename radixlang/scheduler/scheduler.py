@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from radixlang.cache import Match
+from radixlang.cache.tiers import Tiers
 from radixlang.errors import OverloadedError, RequestError
 from radixlang.grammar.errors import GrammarFailure
 from radixlang.grammar.grammar import GrammarState
@@ -31,6 +32,7 @@ from radixlang.scheduler.arrivals import Arrivals
 from radixlang.scheduler.constraints import Constraints, no_constraints
 from radixlang.scheduler.finish import News, finish_reason
 from radixlang.scheduler.limits import SchedulerLimits
+from radixlang.scheduler.lower_tiers import DeviceOnly, HostAndStorage, LowerTiers
 from radixlang.scheduler.pages import Pages
 from radixlang.scheduler.policy import POLICIES
 from radixlang.scheduler.preemption import victim
@@ -55,7 +57,11 @@ class Scheduler:
     """
 
     def __init__(
-        self, limits: SchedulerLimits, now: float | None = None, constraints: Constraints | None = None
+        self,
+        limits: SchedulerLimits,
+        now: float | None = None,
+        constraints: Constraints | None = None,
+        tiers: Tiers | None = None,
     ) -> None:
         self.limits = limits
         self.totals = Totals()
@@ -65,7 +71,10 @@ class Scheduler:
         self._requests: dict[str, Request] = {}
         self._queue = WaitingQueue()
         self._rows = Rows(limits)
-        self._pages = Pages(limits, self._rows)
+        self._pages = Pages(limits, self._rows, tiers)
+        self._lower: LowerTiers = DeviceOnly()
+        if tiers is not None:
+            self._lower = HostAndStorage(tiers, self._pages, limits.prefetch)
         self._ratio = NewTokenRatio(limits.conservativeness)
         self._rates = Rates(time.time() if now is None else now)
         self._filling: dict[int, Request] = {}
@@ -107,6 +116,7 @@ class Scheduler:
             return Failed(message.rid, error.status, str(error))
         self._requests[request.rid] = request
         self._queue.add(request)
+        self._lower.arrived(request, now)
         return None
 
     def _check_room(self, message: Generate) -> None:
@@ -135,13 +145,15 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        """No request is left. (A step with surplus tokens may still be on its way.)"""
-        return not self._requests
+        """No request is left, nor anything to do for the tiers below the device. (A step with surplus tokens may
+        still be on its way.)"""
+        return not self._requests and not self._lower.busy
 
     def flush(self) -> bool:
         """Empty the prefix cache; False, and nothing done, while there are requests."""
-        if not self.idle:
+        if self._requests:
             return False
+        self._lower.flush()
         self._pages.flush()
         self._actions.append(Flush())
         return True
@@ -169,6 +181,7 @@ class Scheduler:
         if keep and request.admission:
             self._pages.pin(request)
         del self._requests[request.rid]
+        self._lower.ended(request)
         if self._constraints is not None:
             self._constraints.forget(request)
         if request in self._suspects:
@@ -205,6 +218,8 @@ class Scheduler:
         self._pages.pins.expire(now)
         self._refuse_late(now)
         self._settle_constraints()
+        if self._lower.begin(now):
+            self._retry_step = 0
         self._pages.begin_step()
         step = StepBuilder()
         self._budget = self.limits.prompt_budget
@@ -213,14 +228,18 @@ class Scheduler:
         else:
             self._grant(step, now)
         self._pages.end_step()
-        if not step.size:
+        transfers = self._lower.transfers(rows=step.size > 0)
+        if not step.size and not transfers:
             return None
-        for row, first, pages in self._pages.rewrites():
-            step.page_run(row, first, pages)
-        if self._constraints is not None:
-            self._actions += self._constraints.take_actions()
-        plan = step.build(self._step, tuple(self._actions), self._rows)
-        self._actions.clear()
+        actions: tuple[Action, ...] = ()
+        if step.size:  # a plan for transfers alone brings nothing that its executor would have to look at
+            for row, first, pages in self._pages.rewrites():
+                step.page_run(row, first, pages)
+            if self._constraints is not None:
+                self._actions += self._constraints.take_actions()
+            actions = tuple(self._actions)
+            self._actions.clear()
+        plan = step.build(self._step, actions, transfers, self._rows)
         self._flights[self._step] = step
         self._step += 1
         return plan
@@ -288,8 +307,8 @@ class Scheduler:
             full = np.flatnonzero(starts >= columns.capacity.take(rows))
             needed = len(full) + self._jump_pages()
             if needed > self._pages.free_up(needed):
-                if len(self._rows.running) == 1 and self._flights:
-                    return True  # it cannot go on; but the token on its way may be its last
+                if len(self._rows.running) == 1 and (self._flights or self._lower.fetches):
+                    return True  # it cannot go on; but the token on its way may be its last, or pages come free
                 retracted |= self._make_room()
                 continue
             if len(rows):
@@ -382,7 +401,8 @@ class Scheduler:
         admitted: list[Request] = []
         hopeless: list[Request] = []
         for request in self._policy(self._queue, self._pages.tree):
-            if not self._rows.available or self._budget <= 0 or len(admitted) == self.limits.prefill_max_requests:
+            rows = self._rows.available - len(self._lower.fetches)
+            if rows <= 0 or self._budget <= 0 or len(admitted) == self.limits.prefill_max_requests:
                 break
             if request.waits:
                 continue
@@ -391,6 +411,9 @@ class Scheduler:
                 continue
             # A token in flight has no value yet that a new row could start from.
             if request.pending or not self._try_admit(step, request, to_come):
+                if request.waits:  # for its pages: others go first
+                    to_come += self._lower.fetches[-1].missing(self._expected(request))
+                    continue
                 break
             to_come += self._pages_to_come(request)
             admitted.append(request)
@@ -402,8 +425,7 @@ class Scheduler:
 
     def _try_admit(self, step: StepBuilder, request: Request, to_come: int) -> bool:
         """Match, find room, take a row, grant. → whether the request runs now"""
-        limits = self.limits
-        cap = self._match_cap(request)
+        limits, cap = self.limits, request.match_cap
         match = self._pages.match(request, cap)
         must = limits.pages_for(request.tokens.size) - len(match.pages)
         whole = limits.chunked or request.tokens.size - match.tokens <= self._budget or not step.prompt_tokens
@@ -411,6 +433,8 @@ class Scheduler:
             self._pages.unmatch(match)
             if whole:
                 self._retry_step = self._step + RETRY_STEPS
+            return False
+        if self._lower.fetch(request, match, cap):
             return False
         if self._constraints is not None:
             self._constraints.enter(request)
@@ -420,21 +444,18 @@ class Scheduler:
         step.setup(request)
         step.page_run(request.row, 0, match.pages)
         self._copy_part(step, request, match, cap, must)
+        cached = int(self._rows.computed[request.row])
         if not request.retractions:
-            request.cached_tokens = int(self._rows.computed[request.row])
+            request.cached_tokens = cached
+        self._lower.admitted(request, cached)
         granted = self._grant_prompt(step, request)
         assert granted, "an admitted request got no grant"
         return True
 
-    def _match_cap(self, request: Request) -> int:
-        """Tokens of the request that may come from the cache."""
-        cap = request.tokens.size - 1  # the last token is always computed: its logits are needed
-        return cap if request.logprobs is None else min(cap, request.logprobs.match_cap)
-
     def _fits(self, request: Request, match: Match, to_come: int) -> bool:
         """Whether there are pages for a request whose match is locked, and for the `to_come` of those that run."""
         have, alone = len(match.pages), not self._rows.running
-        need = expected_pages(request, self._ratio.value, self.limits) - have
+        need = self._expected(request) - have
         must = self.limits.pages_for(request.tokens.size) - have
         # With nothing else running everything can be evicted, and waiting would not help.
         available = self._pages.free_up(must) if alone else self._pages.available
@@ -450,7 +471,7 @@ class Scheduler:
         urgent = next((request for request in line if not request.waits), None)
         if urgent is None or urgent.pending:
             return
-        match = self._pages.match(urgent, self._match_cap(urgent))
+        match = self._pages.match(urgent, urgent.match_cap)
         while not self._rows.available or not self._fits(urgent, match, self._all_to_come()):
             rows = self._rows
             unfinished = (item for row, item in rows.running.items() if rows.computed[row] < item.work)
@@ -461,7 +482,7 @@ class Scheduler:
         self._pages.unmatch(match)
 
     def _all_to_come(self) -> int:
-        return pages_to_come(self._rows, self._ratio.value, self.limits)
+        return pages_to_come(self._rows, self._ratio.value, self.limits) + self._lower.to_come(self._expected)
 
     def _copy_part(self, step: StepBuilder, request: Request, match: Match, cap: int, needed: int) -> None:
         """Begin with a copy where a cached page shares only its first tokens with the request."""
@@ -476,9 +497,12 @@ class Scheduler:
         self._rows.add_pages(request, fresh)
         self._rows.computed[request.row] += tokens
 
+    def _expected(self, request: Request) -> int:
+        return expected_pages(request, self._ratio.value, self.limits)
+
     def _pages_to_come(self, request: Request) -> int:
         have = int(self._rows.capacity[request.row]) // self.limits.page_size
-        return max(0, expected_pages(request, self._ratio.value, self.limits) - have)
+        return max(0, self._expected(request) - have)
 
     def _note_admission(self, request: Request, now: float) -> None:
         self._admissions += 1
@@ -820,6 +844,7 @@ class Scheduler:
                 self._put_back(request)
             request.pending = request.surplus = 0
         self._suspects += [request for request in live if request not in self._suspects]
+        self._lower.reset()
         self._pages.flush()
         if self._constraints is not None:
             self._constraints.distrust()
@@ -832,7 +857,7 @@ class Scheduler:
         request = self._suspects[0]
         if request.state is State.RUNNING:
             self._grant_prompts(step)
-        elif self._try_admit(step, request, 0):
+        elif not request.waits and self._try_admit(step, request, 0):
             self._queue.remove(request)
             self._note_admission(request, now)
 
@@ -868,7 +893,8 @@ class Scheduler:
             "context_len": limits.context_length,
             "new_token_ratio": self._ratio.value,
         }
-        counters = self.totals.counters(pages.evicted_tokens)
+        gauges |= self._lower.gauges()
+        counters = self.totals.counters(pages.evicted_tokens) | self._lower.counters()
         if self._constraints is not None:
             counters |= self._constraints.counters()
         return Stats(gauges, counters, self.idle)
@@ -888,12 +914,14 @@ class Scheduler:
         """End what runs beside the engine's loop."""
         if self._constraints is not None:
             self._constraints.close()
+        self._lower.close()
 
     def check(self) -> None:
         """Assert the invariants; cheap enough for tests and for an idle engine, not for every step."""
         rows, limits = self._rows, self.limits
         running = list(rows.running.values())
-        self._pages.check(running)
+        self._pages.check(running, [fetch.load.pages for fetch in self._lower.fetches])
+        self._lower.check()
         assert len(running) + rows.available + rows.lent == rows.count, "a row is lost"
         lent = [request.draft.row for request in running if request.draft is not None and request.draft.row]
         assert len(set(lent)) == rows.lent, "a lent row is lost"

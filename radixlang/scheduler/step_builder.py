@@ -7,7 +7,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from radixlang.plan import Action, CopyPages, Ints, LogprobWish, RowSetup, StepPlan
+from radixlang.plan import Action, CopyPages, Ints, LogprobWish, RowSetup, StepPlan, Transfer
 from radixlang.scheduler.request import Request
 from radixlang.scheduler.rows import Decoders, Rows
 
@@ -134,12 +134,17 @@ class StepBuilder:
             if state is not None and wish.first_logit >= 0:
                 state.next = min(state.next, wish.first_logit)
 
-    def build(self, step: int, actions: tuple[Action, ...], columns: Rows) -> StepPlan:
-        """The plan of what was granted."""
+    def build(
+        self, step: int, actions: tuple[Action, ...], transfers: tuple[Transfer, ...], columns: Rows
+    ) -> StepPlan:
+        """The plan of what was granted; there may be no rows, but transfers."""
         self.given = columns.given
         if self._copies:
             source, target = np.array(self._copies, np.int32).T.copy()
             actions += (CopyPages(source, target),)
+        if not self.size:
+            self._rows, self._starts, self._counts, self._tokens = ([_EMPTY] for _ in range(4))
+            self._samples = [np.zeros(0, np.bool_)]
         rows, samples = _joined(self._rows), _joined(self._samples)
         if self._decoders is not None and len(self._rows) == 1:
             pools, masked, self.tenants = self._decoders.pools, self._decoders.masked, self._decoders.tenants
@@ -161,6 +166,7 @@ class StepBuilder:
             logprobs=tuple(self._wishes),
             actions=actions,
             masked=masked,
+            transfers=transfers,
         )
 
 
