@@ -6,6 +6,7 @@ import asyncio
 import collections
 import concurrent.futures
 import contextvars
+import difflib
 import functools
 import inspect
 import os
@@ -23,7 +24,7 @@ from radixlang.lang.params import SamplingParams
 from radixlang.lang.program import Program
 from radixlang.lang.progress import progress
 from radixlang.lang.state import Lease, ProgramState, current_branch
-from radixlang.lang.tracer import Trace, common_arguments, constant_prefix, trace_program, tracing
+from radixlang.lang.tracer import StopTracing, Trace, common_arguments, constant_prefix, trace_program, tracing
 from radixlang.lang.where import error_of
 
 #: characters from which a constant prefix is worth a call of its own
@@ -45,16 +46,21 @@ class SglFunction:
         num_api_spec_tokens: int | None = None,
         bind_arguments: dict[str, Any] | None = None,
     ) -> None:
+        if not inspect.isroutine(func):
+            raise ConfigError(f"A program is made of a function, not {func!r}; bind() gives it arguments.")
+        if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
+            raise ConfigError(f"Program {func.__name__} must not yield: its function would never run.")
         self.__name__: str = func.__name__
         self.func = func
         self.num_api_spec_tokens = num_api_spec_tokens
         self.bind_arguments = bind_arguments or {}
-        parameters = list(inspect.signature(func).parameters.values())
+        self._signature = inspect.signature(func)
+        parameters = list(self._signature.parameters.values())
         if not parameters or parameters[0].name != "s":
             raise ConfigError(f"The first parameter of program {func.__name__} must be named s.")
         named = [p for p in parameters[1:] if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
         self.arg_names = [parameter.name for parameter in named]
-        self._defaults = {p.name: p.default for p in named if p.default is not p.empty}
+        self.defaults = {p.name: p.default for p in named if p.default is not p.empty}
         functools.update_wrapper(self, func)
 
     # ---- running ----
@@ -99,6 +105,8 @@ class SglFunction:
         Raises:
             ConfigError: no backend. Whatever the function raises; ProgramError where it read a failed value.
         """
+        if (traced := tracing.get()) is not None:
+            return traced.call(self, args, kwargs)  # type: ignore[return-value]
         return self._run(_sampling(locals()), args, kwargs, backend, stream)
 
     async def run_async(
@@ -113,13 +121,15 @@ class SglFunction:
         params = SamplingParams().updated(given)
         if stream:
             return self._run(params, args, kwargs, backend, True)
+        self._check_arguments(args, kwargs)
         program = self._program(params, backend, False, True)
         state = ProgramState(program.root, Lease(program))
+        own = ProgramState(program.root)
         if inspect.iscoroutinefunction(self.func):
-            await self._coroutine(program, state, state, args, kwargs)
+            await self._coroutine(program, own, state, args, kwargs)
         else:
             try:
-                await asyncio.wrap_future(self._in_thread(program, state, args, kwargs))
+                await asyncio.wrap_future(self._in_thread(program, own, args, kwargs, state))
             except asyncio.CancelledError:
                 program.cancel("The program was cancelled")
                 raise
@@ -129,9 +139,30 @@ class SglFunction:
     def _program(self, params: SamplingParams, backend: Any, stream: bool, background: bool) -> Program:
         return Program(self.__name__, backend_of(backend), params, stream, self.num_api_spec_tokens, background)
 
+    def _check_arguments(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        """See whether the function takes these arguments.
+
+        Raises:
+            TypeError: it does not.
+        """
+        if args and isinstance(args[0], ProgramState):
+            raise TypeError(
+                f"Program {self.__name__} begins a state of its own; to append to s, call a plain function that "
+                f"takes s, or {self.__name__}.func(s, …)."
+            )
+        try:
+            self._signature.bind(None, *args, **{**self.bind_arguments, **kwargs})
+        except TypeError as error:
+            known = [*self.arg_names, *_SAMPLING, "backend", "stream"]
+            unknown = [name for name in kwargs if name not in known]
+            near = difflib.get_close_matches(unknown[0], known, 1) if unknown else []
+            hint = f"; did you mean {near[0]}?" if near else "."
+            raise TypeError(f"Program {self.__name__} {error}{hint}") from None
+
     def _run(
         self, params: SamplingParams, args: Sequence[Any], kwargs: dict[str, Any], backend: Any, stream: bool
     ) -> ProgramState:
+        self._check_arguments(args, kwargs)
         is_async = inspect.iscoroutinefunction(self.func)
         program = self._program(params, backend, stream, stream)
         state = ProgramState(program.root, Lease(program))
@@ -163,10 +194,10 @@ class SglFunction:
         own: ProgramState,
         args: Sequence[Any],
         kwargs: dict[str, Any],
-        caller: ProgramState | None = None,
+        caller: ProgramState,
     ) -> concurrent.futures.Future[None]:
         """Run the function in a thread that ends with it. `caller` gets the return value if it still exists."""
-        outer = weakref.ref(caller or own)
+        outer = weakref.ref(caller)
         outcome: concurrent.futures.Future[None] = concurrent.futures.Future()
 
         def body() -> None:
@@ -246,6 +277,8 @@ class SglFunction:
             ConfigError: an item that does not fit the function, or no backend.
         """
         params = _sampling(locals())
+        if tracing.get() is not None:
+            raise StopTracing
         items = [self._arguments(item) for item in batch_kwargs]
         if not items:
             return iter(()) if generator_style else []
@@ -267,7 +300,7 @@ class SglFunction:
         else:
             raise ConfigError(f"An item of a batch is a dict, list or tuple, not {type(item).__name__}.")
         try:
-            inspect.signature(self.func).bind(None, **{**self.bind_arguments, **values})
+            self._signature.bind(None, **{**self.bind_arguments, **values})
         except TypeError as error:
             raise ConfigError(f"An item of the batch does not fit program {self.__name__}: {error}.") from None
         return values
@@ -332,7 +365,7 @@ class SglFunction:
             return
         if not backend.capabilities.prefix_cache or inspect.iscoroutinefunction(self.func):
             return
-        same = common_arguments([{**self._defaults, **self.bind_arguments, **item} for item in items])
+        same = common_arguments([{**self.defaults, **self.bind_arguments, **item} for item in items])
         prefix = constant_prefix(self.func, self.arg_names, same, backend.chat_template())
         if len(prefix) > LEAST_PREFIX:
             loop.call(backend.cache_prefix(prefix))
@@ -362,11 +395,11 @@ class SglFunction:
             raise ConfigError(f"Program {self.__name__} is a coroutine, and only functions can be traced.")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """`run`; inside a trace, the program becomes a part of the graph."""
-        tracer = tracing.get()
-        if tracer is not None:
-            return tracer.call(self, args, kwargs)
+        """`run`; inside a trace, either becomes a part of the graph."""
         return self.run(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"SglFunction({self.__name__})"
 
 
 _SAMPLING = frozenset(SamplingParams.__dataclass_fields__)

@@ -131,6 +131,7 @@ class Scheduler:
         request = self._requests.get(rid)
         if request is None:
             return None
+        request.pin = None  # its program has gone, and may have ended its pins already
         self._end(request)
         self.totals.num_aborted_requests += 1
         return None if message is None else Failed(rid, ABORTED, message)
