@@ -50,6 +50,10 @@ class SglFunction:
             raise ConfigError(f"A program is made of a function, not {func!r}; bind() gives it arguments.")
         if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
             raise ConfigError(f"Program {func.__name__} must not yield: its function would never run.")
+        if num_api_spec_tokens is not None and not (
+            isinstance(num_api_spec_tokens, int) and num_api_spec_tokens > 0
+        ):
+            raise ConfigError(f"num_api_spec_tokens must be a whole number above 0, got {num_api_spec_tokens!r}.")
         self.__name__: str = func.__name__
         self.func = func
         self.num_api_spec_tokens = num_api_spec_tokens
@@ -125,15 +129,15 @@ class SglFunction:
         program = self._program(params, backend, False, True)
         state = ProgramState(program.root, Lease(program))
         own = ProgramState(program.root)
-        if inspect.iscoroutinefunction(self.func):
-            await self._coroutine(program, own, state, args, kwargs)
-        else:
-            try:
+        try:
+            if inspect.iscoroutinefunction(self.func):
+                await self._coroutine(program, own, state, args, kwargs)
+            else:
                 await asyncio.wrap_future(self._in_thread(program, own, args, kwargs, state))
-            except asyncio.CancelledError:
-                program.cancel("The program was cancelled")
-                raise
-        await state._branch.wait_async(lambda: True if state._branch.over() else None)
+            await state._branch.wait_async(lambda: True if state._branch.over() else None)
+        except asyncio.CancelledError:
+            program.cancel("The program was cancelled")
+            raise
         return state
 
     def _program(self, params: SamplingParams, backend: Any, stream: bool, background: bool) -> Program:

@@ -136,7 +136,7 @@ def _in_background(work: Coroutine[Any, Any, None]) -> None:
 
 @atexit.register
 def _farewell() -> None:
-    """The process ends: give up what still runs and let backends hear of the end, or pins stay until their time."""
+    """At the end of the process: give up what still runs and tell backends, or its pins stay until their time."""
     if not started():
         return
     for program in list(_programs):

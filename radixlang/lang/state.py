@@ -132,7 +132,7 @@ class ProgramState:
         if (value := branch.names.get(name)) is not None:
             return value
         self._raise_error()
-        known = ", ".join(sorted(branch.names)) or "none"
+        known = ", ".join(sorted(map(str, branch.names))) or "none"
         raise KeyError(f"The program has no variable {name!r}; it has {known}.")
 
     def _error(self) -> ProgramError | None:

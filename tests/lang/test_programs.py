@@ -553,7 +553,8 @@ def until_done(s, x):
 
 
 def each_of(s, x):
-    s += [part for part in x][0]
+    for part in x:
+        s += part
 
 
 def if_known(s, x):
@@ -866,6 +867,23 @@ def test_a_cancelled_async_reader_gives_the_program_up():
 
     asyncio.run(main())
     until(lambda: backend.aborted == 1)
+
+
+def test_a_cancelled_run_async_gives_the_program_up_although_its_error_is_held():
+    backend = FakeBackend()
+    backend.hang = True
+
+    async def main():
+        work = asyncio.ensure_future(ask.run_async("x", backend=backend))
+        while not backend.calls:
+            await asyncio.sleep(0.005)
+        work.cancel()
+        await asyncio.wait([work])
+        return work
+
+    held = asyncio.run(main())
+    until(lambda: backend.aborted == 1)
+    assert held.cancelled()
 
 
 def test_a_thread_that_waits_is_freed_by_cancel():

@@ -214,7 +214,7 @@ class RuntimeEndpoint(NativeBackend):
             raise
         except httpx.ConnectError as error:
             raise BackendError(f"{self.name} cannot be reached ({error}); is it running there?") from None
-        except httpx.TimeoutException as error:
+        except httpx.TimeoutException:
             raise BackendError(f"{self.name} did not answer within {PATIENCE:.0f} s.") from None
         except httpx.HTTPError as error:
             detail = str(error) or type(error).__name__
