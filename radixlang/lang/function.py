@@ -50,10 +50,9 @@ class SglFunction:
             raise ConfigError(f"A program is made of a function, not {func!r}; bind() gives it arguments.")
         if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
             raise ConfigError(f"Program {func.__name__} must not yield: its function would never run.")
-        if num_api_spec_tokens is not None and not (
-            isinstance(num_api_spec_tokens, int) and num_api_spec_tokens > 0
-        ):
-            raise ConfigError(f"num_api_spec_tokens must be a whole number above 0, got {num_api_spec_tokens!r}.")
+        spare = num_api_spec_tokens
+        if spare is not None and (not isinstance(spare, int) or spare < 0):
+            raise ConfigError(f"num_api_spec_tokens must be a whole number, at least 0, got {spare!r}.")
         self.__name__: str = func.__name__
         self.func = func
         self.num_api_spec_tokens = num_api_spec_tokens
