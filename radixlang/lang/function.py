@@ -106,7 +106,8 @@ class SglFunction:
         of all programs live on one event loop.
 
         Raises:
-            ConfigError: no backend. Whatever the function raises; ProgramError where it read a failed value.
+            ConfigError: no backend. TypeError: arguments that the function does not take. Whatever the function
+            raises; ProgramError where it read a failed value.
         """
         if (traced := tracing.get()) is not None:
             return traced.call(self, args, kwargs)  # type: ignore[return-value]
@@ -160,7 +161,7 @@ class SglFunction:
             unknown = [name for name in kwargs if name not in known]
             near = difflib.get_close_matches(unknown[0], known, 1) if unknown else []
             hint = f"; did you mean {near[0]}?" if near else "."
-            raise TypeError(f"Program {self.__name__} {error}{hint}") from None
+            raise TypeError(f"Program {self.__name__}: {error}{hint}") from None
 
     def _run(
         self, params: SamplingParams, args: Sequence[Any], kwargs: dict[str, Any], backend: Any, stream: bool
@@ -277,7 +278,7 @@ class SglFunction:
         its reader by 200 programs.
 
         Raises:
-            ConfigError: an item that does not fit the function, or no backend.
+            ConfigError: an item that does not fit the function, no backend, or no number of threads.
         """
         params = _sampling(locals())
         if tracing.get() is not None:
@@ -286,9 +287,10 @@ class SglFunction:
         if not items:
             return iter(()) if generator_style else []
         chosen = backend_of(backend)
-        threads = max(96, 16 * (os.cpu_count() or 1)) if num_threads == "auto" else int(num_threads)
-        threads = max(1, min(threads, len(items)))
-        states = self._batch(items, params, chosen, threads, progress_bar)
+        threads = max(96, 16 * (os.cpu_count() or 1)) if num_threads == "auto" else num_threads
+        if not isinstance(threads, int) or threads < 1:
+            raise ConfigError(f"num_threads must be 'auto' or a whole number, at least 1, got {num_threads!r}.")
+        states = self._batch(items, params, chosen, min(threads, len(items)), progress_bar)
         return states if generator_style else list(states)
 
     def _arguments(self, item: Any) -> dict[str, Any]:

@@ -506,7 +506,7 @@ def test_wrong_arguments_are_found_before_anything_runs(stream):
     def run(*args, **kwargs):
         ask.run(*args, **kwargs, stream=stream, backend=FakeBackend())
 
-    with pytest.raises(TypeError, match=r"Program ask .*'max_tokens'; did you mean max_new_tokens\?"):
+    with pytest.raises(TypeError, match=r"Program ask: .*'max_tokens'; did you mean max_new_tokens\?"):
         run("x", max_tokens=3)
     with pytest.raises(TypeError, match="missing a required argument: 'q'"):
         run()
@@ -516,6 +516,8 @@ def test_wrong_arguments_are_found_before_anything_runs(stream):
         run(ask.run("x", backend=FakeBackend()), "y")
     with pytest.raises(ValueError, match="stop must be a list, got 5"):
         run("x", stop=5)
+    with pytest.raises(ConfigError, match="num_threads must be 'auto' or .* got 0"):
+        ask.run_batch([{"q": "x"}], num_threads=0, backend=FakeBackend())
     with pytest.raises(TypeError, match="'tempature'; did you mean temperature"):
         asyncio.run(ask.run_async("x", tempature=0, backend=FakeBackend()))
 
