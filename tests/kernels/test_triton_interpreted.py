@@ -50,9 +50,9 @@ def run(file: str) -> Run:
 
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Run]]]:
-    """The files that were asked for, two at a time: their tests take most of the suite's time."""
+    """The files that were asked for, two at a time unless this process is one of several itself."""
     wanted = [item.callspec.params["file"] for item in request.session.items if item.fspath == request.fspath]
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(1 if "PYTEST_XDIST_WORKER" in os.environ else 2) as pool:
         yield {file: pool.submit(run, file) for file in wanted}
         pool.shutdown(cancel_futures=True)
 
