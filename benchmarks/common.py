@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import importlib.metadata
-import os
-import platform
 import re
 import signal
 import subprocess
@@ -13,6 +10,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+from radixlang.bench.report import PACKAGES, machine, versions
 
 #: a model that runs anywhere in no time: the small form of benchmarks that are meant for a GPU
 TINY = {
@@ -67,28 +66,8 @@ class ServerProcess:
         self._log.close()
 
 
-def cpu_name() -> str:
-    """Model name of the processor and how many cores this process may use."""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-        name = re.search(r"model name\s*:\s*(.*)", text)
-        flags = re.search(r"flags\s*:\s*(.*)", text)
-        known = set(flags.group(1).split()) if flags else set()
-        isa = [f for f in ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile") if f in known]
-        shown = f"{name.group(1) if name else platform.machine()} ({' '.join(isa)})"
-    except OSError:
-        shown = platform.processor() or platform.machine()
-    return f"{shown}, {len(os.sched_getaffinity(0))} cores"
-
-
 def environment(script: str) -> str:
     """Date, command, processor and versions, as a markdown paragraph."""
-    versions = []
-    for name in ("torch", "numba", "transformers", "numpy"):
-        try:
-            versions.append(f"{name} {importlib.metadata.version(name)}")
-        except importlib.metadata.PackageNotFoundError:
-            continue
+    names = ", ".join(f"{name} {version}" for name, version in versions((*PACKAGES, "transformers")).items())
     command = " ".join(["python", f"benchmarks/{script}.py", *sys.argv[1:]])
-    today = datetime.date.today().isoformat()
-    return f"{today}, `{command}`; {cpu_name()}; Python {platform.python_version()}, {', '.join(versions)}\n"
+    return f"{datetime.date.today().isoformat()}, `{command}`; {machine()}; {names}\n"

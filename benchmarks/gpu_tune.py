@@ -57,6 +57,7 @@ DECODE_MANY = (
     (16, 1, 6), (32, 1, 4), (32, 2, 3), (32, 2, 4), (32, 2, 5), (32, 4, 4), (64, 2, 2), (64, 2, 3), (64, 4, 2),
     (64, 4, 3), (128, 4, 2), (128, 8, 2),
 )  # fmt: skip
+DECODE_PACKED = ((32, 2, 3), (32, 2, 4), (32, 4, 3), (64, 2, 3), (64, 4, 3))
 BYTES = 3 << 29
 
 
@@ -291,13 +292,18 @@ def decode(args: argparse.Namespace) -> None:
         best = results[0][1]
         hints = [{"prefetch": True}, {"evict_first": True}, {"prefetch": True, "evict_first": True}]
         variants = [replace(best, **hint) for hint in hints] + [replace(best, projected=False)]
+        variants += [
+            DecodeTile(best.splits, block, warps, stages, projected=False, pack=pack)
+            for pack in (2, 4, 8)
+            for block, warps, stages in DECODE_PACKED
+        ]
         results = sorted(results + timed_all(variants, case, case.copies), key=lambda r: r[0])
         print(f"{model}, page {page}, batch {batch}")
         read = batch * case.CONTEXT * case.kv_heads * 128 * 4
         for us, tile in [*results[:4], *(r for r in results[4:] if not r[1].projected)]:
             found = {"max_batch": batch, "block": tile.block, "warps": tile.warps, "stages": tile.stages}
             found["programs"] = tile.splits * batch * case.kv_heads
-            found |= {name: int(getattr(tile, name)) for name in tuning.DECODE_FLAGS}
+            found |= {name: int(getattr(tile, name)) for name in (*tuning.DECODE_FLAGS, "pack")}
             print(
                 f"  {us:6.1f} µs  {read / us / 1e6:.2f} TB/s  {tile.splits} splits  {json.dumps(found)}",
                 flush=True,

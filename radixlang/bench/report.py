@@ -24,6 +24,7 @@ Cell = str | int | float | None
 
 #: packages whose version changes what is measured here
 PACKAGES = ("torch", "triton", "numba", "numpy")
+VECTORS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile")
 
 
 @dataclass
@@ -133,10 +134,14 @@ def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
 
 
 def machine() -> str:
-    """The processor's name and how many cores this process may use."""
-    name = platform.processor() or platform.machine()
+    """The processor's name, the vector instructions that matter here, and how many cores this process may use."""
+    name, shown = platform.processor() or platform.machine(), ""
     info = Path("/proc/cpuinfo")
-    if info.exists() and (match := re.search(r"^model name\s*:\s*(.+)$", info.read_text(errors="replace"), re.M)):
+    text = info.read_text(errors="replace") if info.exists() else ""
+    if match := re.search(r"^model name\s*:\s*(.+)$", text, re.M):
         name = match[1]
+    if match := re.search(r"^flags\s*:\s*(.+)$", text, re.M):
+        known = set(match[1].split())
+        shown = f" ({' '.join(part for part in VECTORS if part in known)})" if known & set(VECTORS) else ""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{name}, {cores} cores"
+    return f"{name}{shown}, {cores} cores"

@@ -131,7 +131,12 @@ def build_executor(
     executor = DeviceExecutor(model, platform, pool, table, attention)
     clock.note("kv pool")
     progress("trial step", 0, 1)
-    try_out(executor)
+    if kind == "cuda" and find_spec("triton"):
+        from radixlang.kernels.ahead import compiled_ahead
+
+        compiled_ahead(platform.device, lambda: try_out(executor))
+    else:
+        try_out(executor)
     if exact and kind != "cpu":
         exactness.prove(executor)
     progress("trial step", 1, 1)

@@ -24,6 +24,7 @@ from radixlang.errors import EngineError
 from radixlang.executor.inputs import lay_out
 from radixlang.executor.shapes import Shape
 from radixlang.forward import ForwardBatch, ForwardContext, forwarding
+from radixlang.kernels.ahead import compiled_ahead
 from radixlang.kernels.bitmask import apply_bitmask
 from radixlang.kernels.skinny_linear import MAX_TOKENS
 from radixlang.kernels.step_inputs import packed_size, sections, step_inputs
@@ -114,16 +115,19 @@ class StepGraphs:
     def capture(self, record: Record, progress: Callable[[int, int], None]) -> None:
         """Record all shapes, the largest first, so that the others fit into its memory."""
         shapes = sorted(self._decodes + self._prompts, reverse=True)
-        for shape in shapes:
-            # Compiles what is not compiled yet; prompt steps beyond the kernels for few tokens are all alike.
-            if shape.decodes or shape.tokens <= MAX_TOKENS or shape == shapes[0]:
-                self._step(shape)
-        scores = self._scores[shapes[0]]
-        words = torch.full((1, -(-scores.shape[1] // 32)), -1, dtype=torch.int32, device=scores.device)
-        apply_bitmask(scores, torch.zeros(1, dtype=torch.int32, device=scores.device), words)
+        # Compiles what is not compiled yet; prompt steps beyond the kernels for few tokens are all alike.
+        unlike = [shape for shape in shapes if shape.decodes or shape.tokens <= MAX_TOKENS or shape == shapes[0]]
+        compiled_ahead(self._packed.device, lambda: self._try_out(unlike))
         for done, shape in enumerate(shapes):
             self._replays[shape] = record(partial(self._step, shape))
             progress(done + 1, len(shapes))
+
+    def _try_out(self, shapes: list[Shape]) -> None:
+        for shape in shapes:
+            self._step(shape)
+        scores = self._scores[shapes[0]]
+        words = torch.full((1, -(-scores.shape[1] // 32)), -1, dtype=torch.int32, device=scores.device)
+        apply_bitmask(scores, torch.zeros(1, dtype=torch.int32, device=scores.device), words)
 
     def _step(self, shape: Shape) -> None:
         table, tokens, rows = self._table, shape.tokens, shape.rows

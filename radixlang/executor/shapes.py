@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 MAX_BATCH = 512
 MAX_TOKENS = 2048
-LAUNCH_BYTES = 500e9
+LAUNCH_BYTES = 560e9
 """a layer's bytes of weights times tokens: what a large GPU computes while the layer's kernels are launched one by
 one (0.7 ms)"""
 FEW_ROWS = 32

@@ -22,12 +22,12 @@ def score_factors(scale: float, softcap: float) -> tuple[float, float]:
 
 
 @triton.jit
-def page_ids(table, start, end, PAGE: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Pages of the keys of the tile at `start`; the sink page 0 beyond `end`."""
+def page_ids(table, start, end, PAGE: tl.constexpr, BLOCK_N: tl.constexpr, PACK: tl.constexpr = 1):
+    """Pages of the keys of the tile at `start`, each `PACK` times; the sink page 0 beyond `end`."""
     if PAGE % BLOCK_N == 0:
         return tl.load(table + start // PAGE, mask=start < end, other=0)
     else:
-        keys = start + tl.arange(0, BLOCK_N)
+        keys = start + tl.arange(0, BLOCK_N * PACK) // PACK
         return tl.load(table + keys // PAGE, mask=keys < end, other=0)
 
 
@@ -40,8 +40,10 @@ def _load_tile(
     v_base,
     k_page,
     k_slot,
+    k_head,
     v_page,
     v_slot,
+    v_head,
     D: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -49,10 +51,13 @@ def _load_tile(
     ONE_PAGE: tl.constexpr,
     MASKED: tl.constexpr,
     EVICT: tl.constexpr,
+    PACK: tl.constexpr,
 ):
-    """K [BLOCK_D, BLOCK_N] and V [BLOCK_N, BLOCK_D] of the tile at `tile`, through pointers."""
+    """K [BLOCK_D, BLOCK_N * PACK] and V [BLOCK_N * PACK, BLOCK_D] of the tile at `tile`, through pointers: the
+    keys of `PACK` neighbouring heads, head by head within a key."""
     d = tl.arange(0, BLOCK_D)
-    n = tl.arange(0, BLOCK_N)
+    n = tl.arange(0, BLOCK_N * PACK) // PACK
+    other = tl.arange(0, BLOCK_N * PACK) % PACK
     keys = tile + n
     if ONE_PAGE:
         k_keys = page.to(tl.int64) * k_page + (tile % PAGE + n) * k_slot
@@ -60,6 +65,9 @@ def _load_tile(
     else:
         k_keys = page.to(tl.int64) * k_page + (keys % PAGE) * k_slot
         v_keys = page.to(tl.int64) * v_page + (keys % PAGE) * v_slot
+    if PACK > 1:
+        k_keys += other * k_head
+        v_keys += other * v_head
     if MASKED or D != BLOCK_D:
         k_there = (keys < end)[None, :] & (d < D)[:, None]
         v_there = (keys < end)[:, None] & (d < D)[None, :]
@@ -115,6 +123,10 @@ def sweep(
     UPCAST: tl.constexpr,
     PRECISION: tl.constexpr,
     EVICT: tl.constexpr,
+    PACK: tl.constexpr = 1,
+    GROUP: tl.constexpr = 1,
+    k_head=0,
+    v_head=0,
 ):
     """Fold keys [start, end) into the running maximum m, sum l [M] and accumulator acc [M, BLOCK_D].
 
@@ -123,10 +135,14 @@ def sweep(
     BLOCK_D. Keys at or beyond `end` are never read: a page's tail may hold anything. With TMA, whole tiles come
     through the descriptors `k_tiles` and `v_tiles` of the cache as a matrix [pages * PAGE, kv_heads * D], from
     `column` on; a tile lies in one page. EVICT is the cache hint of the other loads, "" for none.
+
+    With PACK, a tile holds the keys of PACK KV heads (`k_head`, `v_head` apart), which are neighbours in memory:
+    reads are longer, and of the rows that a product has anyway more are of use. GROUP queries see the first head,
+    the next GROUP the second, and so on, which takes MASKED.
     """
     ONE_PAGE: tl.constexpr = PAGE % BLOCK_N == 0
     for tile in range(start, end, BLOCK_N):
-        following = page_ids(table, tile + BLOCK_N, end, PAGE, BLOCK_N)
+        following = page_ids(table, tile + BLOCK_N, end, PAGE, BLOCK_N, PACK)
         if TMA and not MASKED:
             slot = page * PAGE + tile % PAGE
             k = tl.trans(k_tiles.load([slot, column]))
@@ -140,8 +156,10 @@ def sweep(
                 v_base,
                 k_page,
                 k_slot,
+                k_head,
                 v_page,
                 v_slot,
+                v_head,
                 D,
                 BLOCK_D,
                 BLOCK_N,
@@ -149,14 +167,18 @@ def sweep(
                 ONE_PAGE,
                 MASKED,
                 EVICT,
+                PACK,
             )
         if UPCAST:
             k = k.to(tl.float32)
             v = v.to(tl.float32)
         score = bounded(tl.dot(q, k, input_precision=PRECISION), scale, cap, SOFTCAP)
         if MASKED:
-            keys = tile + tl.arange(0, BLOCK_N)
+            keys = tile + tl.arange(0, BLOCK_N * PACK) // PACK
             visible = keys[None, :] <= position[:, None]
+            if PACK > 1:
+                of_head = tl.arange(0, BLOCK_N * PACK) % PACK
+                visible = visible & (of_head[None, :] == (tl.arange(0, q.shape[0]) // GROUP % PACK)[:, None])
             if WINDOWED:
                 visible = visible & (keys[None, :] > position[:, None] - window)
             score = tl.where(visible, score, float("-inf"))

@@ -119,13 +119,15 @@ def _decode_kernel(
     NORM: tl.constexpr,
     EVICT: tl.constexpr,
     PREFETCH: tl.constexpr,
+    PACK: tl.constexpr,
     CHAINED: tl.constexpr,
 ):
     release(CHAINED)
-    kv_head = tl.program_id(0)
+    kv_head = tl.program_id(0) * PACK
     b = tl.program_id(1)
     split = tl.program_id(2)
-    heads = tl.num_programs(0) * GROUP
+    kv_heads = tl.num_programs(0) * PACK
+    heads = kv_heads * GROUP
     # the batch is described before any layer runs: it may be read before the last kernel has finished
     length = tl.load(lengths_ptr + b)
     first = b
@@ -146,24 +148,29 @@ def _decode_kernel(
         last = length - 2
         window -= 1
     table = table_ptr + tl.load(rows_ptr + b).to(tl.int64) * table_stride
-    page = page_ids(table, start, end, PAGE, BLOCK_N)
+    page = page_ids(table, start, end, PAGE, BLOCK_N, PACK)
     k_base = k_ptr + kv_head * k_head
     v_base = v_ptr + kv_head * v_head
     if PREFETCH and CHAINED:
-        keys = start + tl.arange(0, BLOCK_N)
-        pages = (page + tl.zeros([BLOCK_N], tl.int32)).to(tl.int64)
+        keys = start + tl.arange(0, BLOCK_N * PACK) // PACK
+        column = tl.arange(0, BLOCK_N * PACK) % PACK
+        pages = (page + tl.zeros([BLOCK_N * PACK], tl.int32)).to(tl.int64)
         LINE: tl.constexpr = 1024 // k_ptr.dtype.element_ty.primitive_bitwidth
         line = tl.arange(0, (BLOCK_D + LINE - 1) // LINE) * LINE
         wanted = (keys < end)[:, None] & (line < D)[None, :]
-        prefetch(k_base + (pages * k_page + keys % PAGE * k_slot)[:, None] + line[None, :], wanted)
-        prefetch(v_base + (pages * v_page + keys % PAGE * v_slot)[:, None] + line[None, :], wanted)
+        k_keys = pages * k_page + keys % PAGE * k_slot + column * k_head
+        v_keys = pages * v_page + keys % PAGE * v_slot + column * v_head
+        prefetch(k_base + k_keys[:, None] + line[None, :], wanted)
+        prefetch(v_base + v_keys[:, None] + line[None, :], wanted)
     wait(CHAINED)
 
     lane = tl.arange(0, BLOCK_M)
-    token = (first + lane // GROUP).to(tl.int64)
-    head = kv_head * GROUP + lane % GROUP
+    # rows of the tile: the heads of one query, then those of the next
+    QUERY: tl.constexpr = GROUP * PACK
+    token = (first + lane // QUERY).to(tl.int64)
+    head = kv_head * GROUP + lane % QUERY
     d = tl.arange(0, BLOCK_D)
-    used = lane < count * GROUP
+    used = lane < count * QUERY
     there = used[:, None] & (d < D)[None, :]
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l = tl.zeros([BLOCK_M], tl.float32)
@@ -181,7 +188,7 @@ def _decode_kernel(
                 one == 0,
                 k_weight_ptr, cos, sin, eps, D, BLOCK_D, HALF, RUN, NORM,
             )  # fmt: skip
-            v_new = tl.load(row + (heads + tl.num_programs(0) + kv_head) * q_head + d, mask=d < D, other=0.0)
+            v_new = tl.load(row + (heads + kv_heads + kv_head) * q_head + d, mask=d < D, other=0.0)
             # what is used is what later steps will read
             k_new = k_new.to(k_ptr.dtype.element_ty)
             v_new = v_new.to(v_ptr.dtype.element_ty)
@@ -203,7 +210,7 @@ def _decode_kernel(
         m,
         l,
         acc,
-        last + lane // GROUP,
+        last + lane // QUERY,
         table,
         page,
         k_base,
@@ -231,6 +238,10 @@ def _decode_kernel(
         UPCAST,
         PRECISION,
         EVICT,
+        PACK,
+        GROUP,
+        k_head,
+        v_head,
     )
     if SPLIT:
         place = (token * heads + head) * num_splits + split
@@ -244,11 +255,11 @@ def _decode_kernel(
         )
         if LAST_JOINS:
             used_splits = tl.maximum(tl.cdiv(length - lo, span), 1)
-            counter = arrived_ptr + b * tl.num_programs(0) + kv_head
+            counter = arrived_ptr + b * kv_heads + kv_head
             tl.debug_barrier()
             if tl.atomic_add(counter, 1, sem="acq_rel") == used_splits - 1:
                 tl.store(counter, 0)
-                for g in tl.static_range(GROUP):
+                for g in tl.static_range(QUERY):
                     this = kv_head * GROUP + g
                     sink = float("-inf")
                     if SINKS:
@@ -372,6 +383,14 @@ def decode_projected(
     )  # fmt: skip
 
 
+def _pack(wanted: int, queries: int, kv_heads: int, rows: int) -> int:
+    """KV heads a tile: as many of the wanted ones as divide the heads and whose queries fit into its `rows`."""
+    pack = wanted
+    while pack > 1 and (kv_heads % pack or pack * queries > rows):
+        pack //= 2
+    return pack
+
+
 def _launch(
     q: torch.Tensor,
     k_cache: torch.Tensor,
@@ -406,7 +425,10 @@ def _launch(
     cos, sin = (q, q) if new is None or new.angles is None else new.angles
     half = 0 if new is None or new.angles is None else cos.shape[1]
     normed = new is not None and new.q_weight is not None
-    _decode_kernel[(kv_heads, rows.shape[0], splits)](
+    # a projected step prepares one new key a program
+    pack = 1 if new else _pack(tile.pack, max_query * group, kv_heads, block_m)
+    keys = tile.block // pack
+    _decode_kernel[(kv_heads // pack, rows.shape[0], splits)](
         q,
         k_cache,
         v_cache,
@@ -438,7 +460,7 @@ def _launch(
         D=head_dim,
         BLOCK_M=block_m,
         BLOCK_D=max(16, next_power_of_2(head_dim)),
-        BLOCK_N=tile.block,
+        BLOCK_N=keys,
         BLOCK_S=FEW_SPLITS,
         PAGE=page_size,
         SPLIT=splits > 1,
@@ -453,11 +475,12 @@ def _launch(
         NORM=normed,
         EVICT="evict_first" if tile.evict_first else "",
         PREFETCH=tile.prefetch,
+        PACK=pack,
         UPCAST=upcast_dots(q.dtype),
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         num_warps=tile.warps,
         num_stages=tile.stages,
-        **chain.options(),
+        **(chain.options() if tile.chained else {"CHAINED": False}),
     )
     if splits > 1 and not last_joins:
         block_s = next_power_of_2(max(splits, 16))
@@ -470,7 +493,7 @@ def _launch(
             window,
             splits,
             D=head_dim,
-            BLOCK_N=tile.block,
+            BLOCK_N=keys,
             WINDOWED=window > 0,
             ONE=max_query == 1,
             BLOCK_S=block_s,

@@ -20,7 +20,7 @@ import torch
 SAFE_SHARED_BYTES = 64 * 1024
 MAX_SPLITS = 64
 #: what a table's entry for decoding may switch on or off with 1 or 0 (see `DecodeTile`)
-DECODE_FLAGS = ("projected", "prefetch", "evict_first")
+DECODE_FLAGS = ("projected", "prefetch", "evict_first", "chained")
 #: programs wanted per multiprocessor before a row's keys are no longer split
 PROGRAMS_PER_UNIT = 4
 #: most query-head rows of one decode tile; longer queries go to the extend kernel
@@ -40,7 +40,7 @@ class Chip:
 
 @dataclass(frozen=True)
 class DecodeTile:
-    """`splits` programs share a row's keys, each reading tiles of `block` keys.
+    """`splits` programs share a row's keys, each reading tiles of `block` keys, all heads in a tile counted.
 
     `projected`: attention prepares queries and newest keys itself. `prefetch`: the first tile is asked for while
     the kernel before still runs. `evict_first`: keys and values leave the cache before anything else.
@@ -53,6 +53,8 @@ class DecodeTile:
     projected: bool = True
     prefetch: bool = False
     evict_first: bool = False
+    pack: int = 1
+    chained: bool = True
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,7 @@ def decode_tile(
     splits = min(1 << (wanted.bit_length() - 1), next_power_of_2(tiles), MAX_SPLITS)
     warps = max(entry["warps"], 4) if queries > 16 else entry["warps"]
     flags = {name: bool(entry[name]) for name in DECODE_FLAGS if name in entry}
-    return DecodeTile(splits, block, warps, stages, **flags)
+    return DecodeTile(splits, block, warps, stages, pack=entry.get("pack", 1), **flags)
 
 
 def extend_tile(chip: Chip, *, head_dim: int, element_size: int, page_size: int) -> ExtendTile:

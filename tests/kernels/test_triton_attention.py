@@ -70,6 +70,7 @@ def check(
     *,
     splits: int | None = None,
     block: int = 16,
+    pack: int = 1,
     block_m: int = 16,
     tma: bool = False,
     scale: float = 0.3,
@@ -86,7 +87,7 @@ def check(
             **inputs,
             **options,
             max_query=int((starts[1:] - starts[:-1]).max()),
-            tile=DecodeTile(splits=splits, block=block, warps=4, stages=2),
+            tile=DecodeTile(splits=splits, block=block, warps=4, stages=2, pack=pack),
         )
     else:
         tile = ExtendTile(block_m=block_m, block_n=block, warps=4, stages=2, tma=tma)
@@ -105,6 +106,18 @@ def test_decode_page_sizes(page: int, splits: int) -> None:
 @pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (3, 3), (14, 2), (9, 3), (16, 1), (32, 1)])
 def test_decode_head_groups(heads: int, kv_heads: int) -> None:
     check(make([1, 1], [19, 50], heads=heads, kv_heads=kv_heads, dim=64, page=16), splits=2)
+
+
+@pytest.mark.parametrize("splits", [1, 2, 4])
+@pytest.mark.parametrize(("heads", "kv_heads", "pack"), [(8, 4, 2), (16, 8, 8), (12, 6, 4), (5, 5, 8), (32, 4, 4)])
+def test_several_kv_heads_a_tile(heads: int, kv_heads: int, pack: int, splits: int) -> None:
+    """Also where fewer heads than asked for divide, or fit into the tile's rows."""
+    for page in (1, 7, 16):
+        inputs = make([1, 1, 1], [1, 37, 130], heads=heads, kv_heads=kv_heads, dim=64, page=page)
+        check(inputs, splits=splits, block=32, pack=pack)
+    check(inputs, splits=splits, block=32, pack=pack, window=20, sinks=torch.linspace(-3.0, 4.0, heads).to(DEVICE))
+    several = make([3, 1, 2], [9, 40, 75], heads=heads, kv_heads=kv_heads, dim=64, page=16)
+    check(several, splits=splits, block=32, pack=pack)
 
 
 @pytest.mark.parametrize("dim", [64, 80, 96, 192, 256])
