@@ -105,7 +105,10 @@ class LogprobWish:
 
 @dataclass(frozen=True)
 class StepPlan:
-    """One forward pass. B rows, T = sum(counts) tokens; rows are ordered as the device shall see them."""
+    """One forward pass. B rows, T = sum(counts) tokens; rows are ordered as the device shall see them.
+
+    Plans may share arrays: the same array in two plans stands for the same numbers.
+    """
 
     step: int
     rows: Ints

@@ -21,6 +21,7 @@ import torch
 
 from radixlang.attention import AttentionBackend
 from radixlang.errors import EngineError
+from radixlang.executor.decode_pack import DecodePack
 from radixlang.executor.inputs import lay_out
 from radixlang.executor.shapes import Shape
 from radixlang.forward import ForwardBatch, ForwardContext, forwarding
@@ -89,7 +90,9 @@ class StepGraphs:
         attention: AttentionBackend,
         sampling: SamplingBatch,
         shapes: list[Shape],
+        mark: Callable[[str], None] = lambda part: None,
     ) -> None:
+        """`mark` is told when all that a step brings is on the stream, see `Platform.mark`."""
         assert sampling.columns is not None
         device = table.pages.device
         self._model = model
@@ -98,6 +101,7 @@ class StepGraphs:
         self._attention = attention
         self._sampling = sampling
         self._columns = sampling.columns
+        self._mark = mark
         self._decodes = sorted(shape for shape in shapes if shape.decodes)
         self._prompts = sorted(shape for shape in shapes if not shape.decodes)
         tokens, rows = max(shape.tokens for shape in shapes), max(shape.rows for shape in shapes)
@@ -111,6 +115,8 @@ class StepGraphs:
         """[rows, vocabulary] what a shape's last run left"""
         self._last: tuple[StepPlan, Shape, npt.NDArray[np.int64]] | None = None
         """the step that ran last, and the tokens that its drawing rows had drawn before"""
+        self._decode: DecodePack | None = None
+        """the rows that decoded last"""
 
     def capture(self, record: Record, progress: Callable[[int, int], None]) -> None:
         """Record all shapes, the largest first, so that the others fit into its memory."""
@@ -188,37 +194,59 @@ class StepGraphs:
         shape = self.find(plan)
         if shape is None:
             return None
+        self._sampling.settle()
+        more = plan.new_pages.reshape(-1, 3)[shape.tokens :]
+        if len(more):  # a long prefix was found in the cache
+            self._table.write(self._sampling.upload(more.astype(np.int32)))
+        if shape.decodes:
+            self._decode = DecodePack(plan, shape, self._table, self._pool.page_size)
+            return self._run_decode(plan, self._decode)
+        return self._run_prompts(plan, shape)
+
+    def repeat(self, plan: StepPlan) -> torch.Tensor | None:
+        """As `run`, without a check, for one more step of the rows that decoded last. None: it is another one."""
+        pack = self._decode
+        return self._run_decode(plan, pack) if pack is not None and pack.holds(plan) else None
+
+    def _run_decode(self, plan: StepPlan, pack: DecodePack) -> torch.Tensor:
+        before = self._sampling.draw_next(pack.rows)
+        pack.fill(plan, before)
+        staged = torch.empty(len(pack.packed), dtype=torch.int32, pin_memory=self._pins)
+        staged.numpy()[:] = pack.packed
+        return self._replay(plan, pack.shape, staged, before)
+
+    def _run_prompts(self, plan: StepPlan, shape: Shape) -> torch.Tensor:
         table, size, tokens = self._table, plan.size, plan.tokens
         layout = lay_out(plan, table, self._pool.page_size)
-        self._sampling.settle()
-        entries = plan.new_pages.reshape(-1, 3)
-        if len(entries) > shape.tokens:  # a long prefix was found in the cache
-            table.write(self._sampling.upload(entries[shape.tokens :].astype(np.int32)))
-            entries = entries[: shape.tokens]
+        entries = plan.new_pages.reshape(-1, 3)[: shape.tokens]
         draws = plan.rows[layout.sampling]
-        # torch keeps the pinned block until the copy has passed the stream
         staged = torch.zeros(packed_size(shape.tokens, shape.rows), dtype=torch.int32, pin_memory=self._pins)
         rows, starts, lengths, wanted, drawing, drawn, ids, positions, slots, pages = sections(
             staged.numpy(), shape.tokens, shape.rows
         )
         rows[:size] = plan.rows
         starts[: size + 1] = layout.query_starts
-        # every row of a decode step has one token; otherwise the first padding row has all that are left
-        starts[size + 1 :] = np.arange(size + 1, shape.rows + 2) if shape.decodes else shape.tokens
+        starts[size + 1 :] = shape.tokens  # the first padding row has all that are left
         lengths[:size] = layout.lengths
         wanted[: len(draws)] = layout.ends[layout.sampling]
         wanted[len(draws) :] = tokens - 1
         drawing[: len(draws)] = draws
-        before = self._sampling.drawn_before(draws)
+        before = self._sampling.draw_next(draws)
         drawn[: len(draws)] = before
         drawn[(np.cumsum(plan.samples) - 1)[plan.masked]] = -1
         ids[:tokens] = np.where(plan.token_ids == FROM_TABLE, -plan.rows[layout.of], plan.token_ids)
         positions[:tokens] = layout.positions
         slots[:tokens] = layout.slots
         pages[: entries.size] = entries.ravel()
+        return self._replay(plan, shape, staged, before)
+
+    def _replay(
+        self, plan: StepPlan, shape: Shape, staged: torch.Tensor, before: npt.NDArray[np.int64]
+    ) -> torch.Tensor:
+        # torch keeps the pinned block until the copy has passed the stream
         self._packed[: len(staged)].copy_(staged, non_blocking=True)
+        self._mark("copy")
         self._replays[shape]()
-        self._sampling.advance_rows(draws)
         self._last = plan, shape, before
         return self._home_of(shape)
 

@@ -43,8 +43,9 @@ NO_TOKEN = (
 
 @dataclass
 class _Sampled:
-    tokens: torch.Tensor
-    bad: torch.Tensor
+    tokens: np.ndarray
+    bad: np.ndarray
+    """both [S], valid when the copies home are done"""
     logprobs: dict[int, LogprobTensors]
 
 
@@ -89,7 +90,8 @@ class DeviceExecutor:
         from radixlang.executor.graphs import CudaRecorder, StepGraphs
 
         def work() -> None:
-            graphs = StepGraphs(self.model, self.pool, self.table, self.attention, self.sampling, shapes)
+            parts = self.model, self.pool, self.table, self.attention, self.sampling
+            graphs = StepGraphs(*parts, shapes, lambda part: self.platform.mark(part))
             graphs.capture(CudaRecorder(), progress)
             self.graphs = graphs
 
@@ -127,10 +129,13 @@ class DeviceExecutor:
 
     def _run(self, ticket: Ticket) -> None:
         plan = ticket.plan
-        check(plan, self.table, self.pool.page_size)
-        for setup in plan.setups:
-            self.sampling.setup(setup)
-        home = self.graphs.run(plan) if self.graphs is not None else None
+        home = self.graphs.repeat(plan) if self.graphs is not None else None
+        if home is None:
+            check(plan, self.table, self.pool.page_size)
+            for setup in plan.setups:
+                self.sampling.setup(setup)
+            if self.graphs is not None:
+                home = self.graphs.run(plan)
         if home is not None:
             if len(plan.masked):
                 ticket.graphs = self.graphs
@@ -193,8 +198,8 @@ class DeviceExecutor:
                 ticket.prompt.setdefault(b, []).append(part.home(self.platform))
 
     def _take_home(self, packed: torch.Tensor, plan: StepPlan) -> _Sampled:
-        home = self.platform.home(packed)[:, : np.count_nonzero(plan.samples)]
-        return _Sampled(home[0], home[1], {})
+        tokens, bad = self.platform.home(packed).numpy()[:, : np.count_nonzero(plan.samples)]
+        return _Sampled(tokens, bad, {})
 
     def _bits(self, plan: StepPlan, masks: np.ndarray | None) -> torch.Tensor | None:
         if not len(plan.masked):
@@ -223,7 +228,7 @@ class DeviceExecutor:
             tokens, bad = self.platform.home(drawn.tokens), self.platform.home(drawn.bad)
         else:
             tokens, bad = self.platform.home(drawn.packed)
-        ticket.drawn = _Sampled(tokens, bad, logprobs)
+        ticket.drawn = _Sampled(tokens.numpy(), bad.numpy(), logprobs)
 
     def _output_logprobs(self, plan: StepPlan, place: np.ndarray, drawn: Drawn) -> dict[int, LogprobTensors]:
         wishes = [wish for wish in plan.logprobs if wish.output and plan.samples[wish.index]]
@@ -249,8 +254,9 @@ class DeviceExecutor:
         tokens = np.zeros(0, np.int32)
         output = {}
         if ticket.drawn is not None:
-            tokens = ticket.drawn.tokens.numpy().astype(np.int32)
-            sampling = np.flatnonzero(plan.samples)
-            failed |= {int(sampling[s]): NO_TOKEN for s in np.flatnonzero(ticket.drawn.bad.numpy())}
+            tokens = ticket.drawn.tokens.astype(np.int32)
+            if ticket.drawn.bad.any():
+                sampling = np.flatnonzero(plan.samples)
+                failed |= {int(sampling[s]): NO_TOKEN for s in np.flatnonzero(ticket.drawn.bad)}
             output = {b: join([part]) for b, part in ticket.drawn.logprobs.items()}
         return StepResult(plan.step, tokens, prompt, output, embeddings, failed)

@@ -128,13 +128,12 @@ class SamplingBatch:
         """To the device."""
         return self._platform.upload(array)
 
-    def drawn_before(self, rows: Ints) -> npt.NDArray[np.int64]:
-        """Tokens each row has drawn."""
-        return self._generated[rows]
-
-    def advance_rows(self, rows: Ints) -> None:
-        """A kernel draws one token more for each of the rows, and counts it for their penalties."""
-        self._generated[rows] += 1
+    def draw_next(self, rows: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
+        """A kernel draws one token more for each of the distinct rows, and counts it for their penalties.
+        → [n] how many each has drawn before"""
+        before = self._generated.take(rows)
+        self._generated[rows] = before + 1
+        return before
 
     def group(self, rows: Ints) -> Group:
         """The group of these rows, in this order."""

@@ -82,7 +82,7 @@ def _sample_by_kernel(
     state.settle()
     columns, count = state.columns, len(rows)
     assert columns is not None
-    numbers = state.upload(np.concatenate([rows, state.drawn_before(rows), masked]).astype(np.int32))
+    numbers = state.upload(np.concatenate([rows, state.draw_next(rows), masked]).astype(np.int32))
     device_rows, drawn, index = numbers.split([count, count, len(masked)])
     if bits is not None:
         apply_bitmask(logits, index, bits)
@@ -90,7 +90,6 @@ def _sample_by_kernel(
     if next_token is None:
         next_token = torch.empty(len(columns.seeds), dtype=torch.int64, device=logits.device)
     tokens = columns.draw(logits, device_rows, drawn, next_token, home)
-    state.advance_rows(rows)
     if scaled:
         for s, row in enumerate(rows.tolist()):
             changed = state.edits.changed(row)
