@@ -18,7 +18,10 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed, so its kernels cannot run here")
 
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the kernels are tested compiled, on the GPU")
+pytestmark = [
+    pytest.mark.skipif(torch.cuda.is_available(), reason="the kernels are tested compiled, on the GPU"),
+    pytest.mark.timeout(1200),  # each test of a file has its own limit
+]
 
 TESTS = Path(__file__).resolve().parents[1]
 FILES = [
