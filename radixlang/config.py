@@ -85,6 +85,9 @@ class DeviceConfig:
         "Most tokens of a step with prompts that is a CUDA graph, 0 for none; by default up to 2048, fewer for "
         "models that compute longer than it takes to launch them.",
     )
+    disable_tree_attention: bool = flag(
+        False, "Let each request read a prefix that it shares with others by itself, even where once would do."
+    )
     disable_overlap_schedule: bool = flag(False, "Wait for each step before planning the next.")
     enable_deterministic_inference: bool = flag(
         False, "Give a token the same numbers in any batch, chunk of its prompt or prefix hit, at some cost."
@@ -103,13 +106,14 @@ class CacheConfig:
     disable_radix_cache: bool = flag(False, "Keep no KV across requests.")
     enable_prefix_caching: bool = flag(True, "Accepted for other servers' scripts; the cache is on anyway.")
     radix_eviction_policy: str = flag("lru", "Order in which cached nodes are given up.")
+    max_pinned_fraction: float = flag(0.25, "Share of the KV pages that pins may hold, 0 to 1; 0 for no pins.")
 
 
 @dataclass(frozen=True)
 class ScheduleConfig:
     """Queue, budget and limits."""
 
-    schedule_policy: str = flag("fcfs", "Order of the waiting queue: fcfs, lpm or priority.")
+    schedule_policy: str = flag("fcfs", "Order of the waiting queue.")
     chunked_prefill_size: int | None = flag(None, "Prompt tokens per step; -1 puts no bound on a chunk.")
     max_prefill_tokens: int = flag(16384, "Most prompt tokens in one step, over all requests.")
     max_running_requests: int | None = flag(None, "Most requests that run at once.")
@@ -117,6 +121,11 @@ class ScheduleConfig:
     queue_timeout: float | None = flag(None, "Seconds a request may wait before it is refused with 503.")
     schedule_conservativeness: float = flag(1.0, "Above 1 admits fewer requests and retracts less.")
     enable_priority_scheduling: bool = flag(False, "Same as --schedule-policy priority.")
+    schedule_low_priority_values_first: bool = flag(False, "Take small priority values for the urgent ones.")
+    priority_scheduling_preemption_threshold: int = flag(
+        10, "Levels by which a waiting request must be above a running one to take its place."
+    )
+    disable_priority_preemption: bool = flag(False, "Let no waiting request take the place of a running one.")
     enable_mixed_chunk: bool | None = flag(
         None, "Prompts share steps with requests that decode, instead of going first; on CPUs the default."
     )
@@ -278,6 +287,8 @@ class Config:
             d.mem_fraction_static,
             "between 0 and 1",
         )
+        share = self.cache.max_pinned_fraction
+        need(0 <= share <= 1, "max_pinned_fraction", share, "between 0 and 1")
         exact = d.enable_deterministic_inference
         if exact:
             with_flag = "with --enable-deterministic-inference"
@@ -299,6 +310,7 @@ class Config:
             ("max_prefill_tokens", s.max_prefill_tokens),
             ("max_prefill_steps", s.max_prefill_steps),
             ("prefill_max_requests", s.prefill_max_requests),
+            ("priority_scheduling_preemption_threshold", s.priority_scheduling_preemption_threshold),
             ("stream_interval", v.stream_interval),
             ("grammar_cache_mb", self.grammar.grammar_cache_mb),
         ):
@@ -328,6 +340,8 @@ class Config:
                 ok = False
             need(ok, name, repr(text), "a JSON object")
         policy = "priority" if s.enable_priority_scheduling and s.schedule_policy == "fcfs" else s.schedule_policy
+        if s.schedule_low_priority_values_first and policy != "priority":
+            raise ConfigError("--schedule-low-priority-values-first needs --enable-priority-scheduling.")
         dtype = {"float": "float32", "half": "float16"}.get(m.dtype, m.dtype)
         # Import here: the registries live in the host column, above this module.
         from radixlang.registry import check_name

@@ -31,11 +31,13 @@ from radixlang.server.native import (
     text_of_tokens,
 )
 from radixlang.server.openai.embeddings import check_dimensions, unit_vector
+from radixlang.server.pins import TTL, PinBody, make_pin, remove_pins
 from radixlang.server.profiling import profile_arguments, profile_body
 from radixlang.server.stream import Stream
 from radixlang.text.worker import load_for
 
 T = TypeVar("T")
+B = TypeVar("B", bound=msgspec.Struct)
 Answer = dict[str, Any]
 
 
@@ -118,7 +120,7 @@ class Engine:
 
         `fields` are those of `/generate`: `input_ids`, `return_logprob`, `logprob_start_len`,
         `top_logprobs_num`, `token_ids_logprob`, `return_text_in_logprobs`, `rid`, `priority`, `extra_key`,
-        `cache_salt`, … With `stream=True` an iterator of answers, text cumulative unless
+        `cache_salt`, `pin`, … With `stream=True` an iterator of answers, text cumulative unless
         `incremental_streaming_output` is set; list inputs carry an `index`.
 
         Raises:
@@ -244,6 +246,31 @@ class Engine:
         """Empty the prefix cache; False when requests are running."""
         return bool(self._call(self.hub.control("flush_cache")))
 
+    def pin(self, prompt: str | None = None, *, ttl: float = TTL, **fields: Any) -> dict[str, Any]:
+        """Compute a prompt and keep it in the prefix cache for `ttl` seconds. → `{"id", "tokens", "expires"}`.
+
+        `fields` are those of `/pin`: `input_ids` or `messages` instead of the prompt, `id` of a pin to add to,
+        `extra_key`, `cache_salt`. Pins hold a bounded share of the cache; the oldest give way to newer ones, and
+        all of them to running requests that find no other memory.
+
+        Raises:
+            RequestError: a bad prompt, or one that cannot be pinned. OverloadedError: memory is short.
+        """
+        body = _converted({"text": prompt, "ttl": ttl, **fields}, PinBody, "pin")
+        return self._call(make_pin(self.hub, body))[0]
+
+    def unpin(self, id: str | list[str]) -> int:
+        """End pins; unknown ids are ignored. → how many there were"""
+        return self._call(remove_pins(self.hub, id))
+
+    async def async_unpin(self, id: str | list[str]) -> int:
+        """`unpin` for async programs."""
+        return await self._acall(remove_pins(self.hub, id))
+
+    def pins(self) -> list[dict[str, Any]]:
+        """All pins: `{"id", "tokens", "branches", "expires"}`."""
+        return list(self._call(self.hub.control("pins")))
+
     def get_server_info(self) -> dict[str, Any]:
         """The configuration and the engine's figures, flat."""
         return {**self.config.flat(), **self._call(self.hub.control("server_info"))}
@@ -318,19 +345,23 @@ class Engine:
 
 def _body(prompt: Any, sampling_params: Any, fields: dict[str, Any]) -> GenerateBody:
     """The same checks of types as a body over HTTP gets; arrays of ids (numpy, torch) stand for lists."""
-    unknown = sorted(set(fields) - set(GenerateBody.__struct_fields__))
-    if unknown:
-        raise RequestError(f"Unknown argument {unknown[0]!r} of generate.", unknown[0])
     if "text" in fields:
         raise RequestError("Pass the text as `prompt`.", "text")
     if isinstance(sampling_params, SamplingParams):
         sampling_params = msgspec.to_builtins(sampling_params)
-    values = {"text": prompt, "sampling_params": sampling_params, **fields}
+    return _converted({"text": prompt, "sampling_params": sampling_params, **fields}, GenerateBody, "generate")
+
+
+def _converted(values: dict[str, Any], kind: type[B], method: str) -> B:
+    """The arguments of a method as a body."""
+    unknown = sorted(set(values) - set(kind.__struct_fields__))
+    if unknown:
+        raise RequestError(f"Unknown argument {unknown[0]!r} of {method}.", unknown[0])
     try:
-        return msgspec.convert({name: _plain(value) for name, value in values.items()}, GenerateBody)
+        return msgspec.convert({name: _plain(value) for name, value in values.items()}, kind)
     except msgspec.ValidationError as error:
         text = str(error).replace("$.text", "$.prompt")
-        raise RequestError(f"Argument of generate: {text}.") from None
+        raise RequestError(f"Argument of {method}: {text}.") from None
 
 
 def _plain(value: Any) -> Any:

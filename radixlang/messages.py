@@ -47,6 +47,13 @@ class GrammarSpec(msgspec.Struct, frozen=True, array_like=True):
     """there are thoughts only if this token comes first; None: there always are"""
 
 
+class PinWish(msgspec.Struct, frozen=True, array_like=True):
+    """Keep the pages that a request leaves behind under the pin `name`, which then ends in `seconds`."""
+
+    name: str
+    seconds: float
+
+
 class Generate(msgspec.Struct, tag=True, array_like=True):
     """Start one sequence (the server has already expanded `n` and batches)."""
 
@@ -66,6 +73,7 @@ class Generate(msgspec.Struct, tag=True, array_like=True):
     #: ids that end a text, as the tokenizer's files name them; empty: the model's config decides
     eos_ids: tuple[int, ...] = ()
     grammar: GrammarSpec | None = None
+    pin: PinWish | None = None
 
 
 class Abort(msgspec.Struct, tag=True, array_like=True):

@@ -1,6 +1,7 @@
 """In which order the tree gives up its leaves: a function of a node, the smallest value goes first.
 
-Nodes with equal values go in the order in which they became evictable. Must not know pools or requests.
+The value may only change when the node is used (`RadixTree.match_prefix`, `insert`, `hit`), never by the mere
+passing of time: the queue of leaves would not notice. Must not know pools or requests.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ EVICTIONS: Registry[EvictionOrder] = Registry(
     "eviction order",
     "eviction",
     {name: f"radixlang.cache.eviction:{name}" for name in ("lru", "lfu", "slru", "fifo", "mru", "filo")}
-    | {"priority": "radixlang.cache.eviction:priority"},
+    | {name: f"radixlang.cache.eviction:{name}" for name in ("priority", "cost")},
 )
 
 
@@ -56,3 +57,9 @@ def filo(node: TreeNode) -> Any:
 def priority(node: TreeNode) -> Any:
     """What served the lowest request priority first, least recently used inside each."""
     return node.priority, node.last_use
+
+
+def cost(node: TreeNode) -> Any:
+    """Least recently used first, where a node counts as used later, the likelier it is used again and the more it
+    costs to compute again (see `Reuse.credit`)."""
+    return node.last_use + node.credit

@@ -13,53 +13,82 @@ Must not know requests, pools or devices: it hands page ids back, the caller fre
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from radixlang.cache.eviction import EvictionOrder
+from radixlang.cache.leaf_queue import Entry, LeafQueue
+from radixlang.cache.reuse import Reuse
 from radixlang.plan import Ints
 
-_NO_TOKENS: Ints = np.zeros(0, np.int32)
+_NO_PAGES: Ints = np.zeros(0, np.int32)
+_TOKEN = 4
+"""bytes of a token id"""
 _BRANCHES = 8
 """children that `part_page` looks at: a node can have thousands"""
-_GONE = -1
 
 
 class TreeNode:
-    """A run of tokens with the pages that hold their KV; `last_use` and `created` are counts of tree uses."""
+    """A run of tokens with the pages that hold their KV. Times are counts of tree uses (`RadixTree.clock`)."""
 
     __slots__ = (
         "children",
         "created",
+        "credit",
+        "data",
+        "entry",
+        "hit_time",
         "hits",
         "last_use",
         "locks",
         "namespace",
         "pages",
         "parent",
+        "pins",
         "priority",
-        "stamp",
-        "tokens",
+        "start",
     )
 
-    def __init__(self, tokens: Ints, pages: Ints, parent: TreeNode | None, namespace: str, now: int) -> None:
-        self.tokens = tokens
+    def __init__(
+        self, data: bytes, pages: Ints, parent: TreeNode | None, namespace: str, start: int, now: int
+    ) -> None:
+        self.data = data
+        """the tokens, int32: comparing and looking up bytes is many times faster than the same with arrays"""
         self.pages = pages
         self.parent = parent
         self.namespace = namespace
+        self.start = start
+        """tokens before the run"""
         self.children: dict[bytes, TreeNode] = {}
+        """by their first pages"""
         self.locks = 0
         """locks on this node and on all nodes below it"""
+        self.pins = 0
+        """those of the locks that are pins"""
         self.last_use = now
         self.created = now
+        self.hit_time = now
+        """when it was last hit, or made"""
         self.hits = 0
+        self.credit = 0.0
+        """how much later than its last use it counts as used in the order `cost` (see `Reuse.credit`), as of when
+        it last became evictable"""
         self.priority = 0
-        self.stamp = 0
-        """names the node's one valid entry in the eviction heap"""
+        self.entry: Entry[TreeNode] | None = None
+        """its one valid entry in the queue of leaves"""
+
+    @property
+    def tokens(self) -> Ints:
+        """The run (read-only)."""
+        return np.frombuffer(self.data, np.int32)
+
+    @property
+    def end(self) -> int:
+        """Tokens up to the end of the run."""
+        return self.start + len(self.data) // _TOKEN
 
 
 class Match(NamedTuple):
@@ -92,6 +121,12 @@ def common_prefix(a: Ints, b: Ints) -> int:
     return first if n and differs[first] else n
 
 
+def _pages_of(path: list[TreeNode]) -> Ints:
+    if len(path) == 1:
+        return path[0].pages
+    return np.concatenate([node.pages for node in path]) if path else _NO_PAGES
+
+
 def _trimmed(part: Ints) -> Ints:
     """A slice, copied once it pins an array more than twice its size."""
     base = part.base
@@ -103,27 +138,35 @@ class RadixTree:
 
     def __init__(self, page_size: int, order: EvictionOrder) -> None:
         self.page_size = page_size
+        self.reuse = Reuse()
+        self._width = page_size * _TOKEN
         self._order = order
         self._roots: dict[str, TreeNode] = {}
-        self._heap: list[tuple[Any, int, TreeNode]] = []
+        self._leaves: LeafQueue[TreeNode] = LeafQueue()
         self._clock = 0
-        self._stamps = 0
         self._nodes = 0
         self.total = 0
         """pages in the tree"""
         self.locked = 0
         """pages under a lock"""
+        self.pinned = 0
+        """pages under a pin, which is a lock as well"""
 
     @property
     def evictable(self) -> int:
         """Pages that `evict` could give back now."""
         return self.total - self.locked
 
+    @property
+    def clock(self) -> int:
+        """Uses of the tree so far; a node made from now on has a larger `created`."""
+        return self._clock
+
     def root(self, namespace: str) -> TreeNode:
         """The namespace's root, made when it is new."""
         root = self._roots.get(namespace)
         if root is None:
-            root = self._roots[namespace] = TreeNode(_NO_TOKENS, _NO_TOKENS, None, namespace, self._clock)
+            root = self._roots[namespace] = TreeNode(b"", _NO_PAGES, None, namespace, 0, self._clock)
         return root
 
     def roots(self) -> list[TreeNode]:
@@ -132,32 +175,26 @@ class RadixTree:
 
     # ---- reading ----
 
-    def match_length(self, tokens: Ints, namespace: str = "") -> int:
-        """How many tokens `match_prefix` would find; changes nothing, not even last uses."""
+    def path(self, tokens: Ints, namespace: str = "") -> tuple[list[TreeNode], int]:
+        """The nodes that `match_prefix` would find, the last of them perhaps in part, and the number of tokens
+        that it would match; changes nothing, not even last uses."""
         root = self._roots.get(namespace)
         if root is None:
-            return 0
-        return sum(length for _, length in self._walk(root, tokens))
+            return [], 0
+        path, shared = self._walk(root, tokens.tobytes())
+        return path, path[-1].start + shared // _TOKEN if path else 0
+
+    def match_length(self, tokens: Ints, namespace: str = "") -> int:
+        """How many tokens `match_prefix` would find."""
+        return self.path(tokens, namespace)[1]
 
     def match_prefix(self, tokens: Ints, namespace: str = "", priority: int = 0) -> Match:
         """The longest cached prefix of `tokens`, in whole pages. A node that matches in part is split."""
         self._clock += 1
-        node = self.root(namespace)
-        runs: list[Ints] = []
-        matched = 0
-        for child, length in self._walk(node, tokens):
-            node = child if length == len(child.tokens) else self._split(child, length)
-            self._touch(node, priority)
-            runs.append(node.pages)
-            matched += length
+        path = self._descend(tokens.tobytes(), namespace, priority)
+        node = path[-1]
         self._offer(node)
-        pages = runs[0] if len(runs) == 1 else np.concatenate(runs) if runs else _NO_TOKENS
-        return Match(pages, node, matched)
-
-    @property
-    def clock(self) -> int:
-        """Uses of the tree so far; a node made from now on has a larger `created`."""
-        return self._clock
+        return Match(_pages_of(path[1:]), node, node.end)
 
     def part_page(self, node: TreeNode, tokens: Ints) -> tuple[TreeNode, int]:
         """The child of `node` (where a match has ended) whose first page shares most with `tokens`, the tokens
@@ -169,23 +206,24 @@ class RadixTree:
                 best, most = child, shared
         return best, most
 
-    def _walk(self, node: TreeNode, tokens: Ints) -> Iterator[tuple[TreeNode, int]]:
-        """The nodes along `tokens` with the number of tokens (whole pages, > 0) that each shares with them."""
-        size = self.page_size
-        at = 0
-        end = len(tokens) - len(tokens) % size
-        while at < end:
-            child = node.children.get(tokens[at : at + size].tobytes())
-            if child is None:
-                return
-            length = common_prefix(child.tokens, tokens[at:end])
-            length -= length % size
-            full = length == len(child.tokens)
-            yield child, length
-            if not full:
-                return
-            at += length
+    def _walk(self, node: TreeNode, data: bytes) -> tuple[list[TreeNode], int]:
+        """The nodes below `node` along `data`, and how many bytes the last of them shares with it: whole pages,
+        more than none; of the others it is all."""
+        width = self._width
+        path: list[TreeNode] = []
+        at = shared = 0
+        while (child := node.children.get(data[at : at + width])) is not None:
+            path.append(child)
+            run = child.data
+            shared = len(run)
+            if not data.startswith(run, at):
+                rest = np.frombuffer(data, np.int32, min(shared, len(data) - at) // _TOKEN, at)
+                shared = common_prefix(child.tokens, rest) * _TOKEN
+                shared -= shared % width
+                break
+            at += shared
             node = child
+        return path, shared
 
     # ---- changing ----
 
@@ -194,57 +232,66 @@ class RadixTree:
         self._clock += 1
         size = self.page_size
         stored = len(tokens) - len(tokens) % size
-        tokens, pages = tokens[:stored], pages[: stored // size]
+        pages = pages[: stored // size]
         assert len(pages) == stored // size, "fewer pages than tokens"
-        node = self.root(namespace)
-        runs: list[Ints] = []
-        present = 0
-        for child, length in self._walk(node, tokens):
-            node = child if length == len(child.tokens) else self._split(child, length)
-            self._touch(node, priority)
-            runs.append(node.pages)
-            present += length
+        data = tokens[:stored].tobytes()
+        path = self._descend(data, namespace, priority)
+        node = path[-1]
+        present = node.end
         if present < stored:
-            leaf = TreeNode(tokens[present:].copy(), pages[present // size :].copy(), node, namespace, self._clock)
-            leaf.priority = priority
-            node.children[leaf.tokens[:size].tobytes()] = leaf
-            self._nodes += 1
-            self.total += len(leaf.pages)
-            runs.append(leaf.pages)
-            node = leaf
+            node = self._grow(node, data[present * _TOKEN :], pages[present // size :].copy(), priority)
+            path.append(node)
         self._offer(node)
-        return Insertion(present, stored, np.concatenate(runs) if runs else _NO_TOKENS, node)
+        return Insertion(present, stored, _pages_of(path[1:]), node)
 
-    def _touch(self, node: TreeNode, priority: int) -> None:
-        node.last_use = self._clock
-        if priority > node.priority:
-            node.priority = priority
+    def _descend(self, data: bytes, namespace: str, priority: int) -> list[TreeNode]:
+        """The namespace's root and the nodes along `data`, split to what matches, as used now."""
+        path, shared = self._walk(self.root(namespace), data)
+        if path and shared < len(path[-1].data):
+            path[-1] = self._split(path[-1], shared)
+        now = self._clock
+        for node in path:
+            node.last_use = now
+            if priority > node.priority:
+                node.priority = priority
+        return [self._roots[namespace], *path]
+
+    def _grow(self, parent: TreeNode, data: bytes, pages: Ints, priority: int) -> TreeNode:
+        """A new leaf."""
+        leaf = TreeNode(data, pages, parent, parent.namespace, parent.end, self._clock)
+        leaf.priority = priority
+        parent.children[data[: self._width]] = leaf
+        self._nodes += 1
+        self.total += len(pages)
+        return leaf
 
     def _split(self, node: TreeNode, length: int) -> TreeNode:
-        """Put a new node with the first `length` tokens above `node`, which stays where locked paths end."""
-        size = self.page_size
-        parent = node.parent
+        """Put a new node with the first `length` bytes above `node`, which stays where locked paths end."""
+        parent, width = node.parent, self._width
         assert parent is not None
+        count = length // width
         upper = TreeNode(
-            _trimmed(node.tokens[:length]), _trimmed(node.pages[: length // size]), parent, node.namespace, 0
+            node.data[:length], _trimmed(node.pages[:count]), parent, node.namespace, node.start, node.created
         )
-        upper.locks = node.locks
-        upper.last_use, upper.created = node.last_use, node.created
-        upper.hits, upper.priority = node.hits, node.priority
-        parent.children[upper.tokens[:size].tobytes()] = upper
-        node.tokens = _trimmed(node.tokens[length:])
-        node.pages = _trimmed(node.pages[length // size :])
+        for name in ("locks", "pins", "last_use", "hit_time", "hits", "priority"):
+            setattr(upper, name, getattr(node, name))
+        parent.children[upper.data[:width]] = upper
+        node.data = node.data[length:]
+        node.pages = _trimmed(node.pages[count:])
+        node.start = upper.end
         node.parent = upper
-        upper.children[node.tokens[:size].tobytes()] = node
+        upper.children[node.data[:width]] = node
         self._nodes += 1
         return upper
 
     def hit(self, node: TreeNode) -> None:
         """Count one use of the path that ends at `node`, which is locked (a match need not lead to a use)."""
-        step: TreeNode | None = node
-        while step is not None:
-            step.hits += 1
-            step = step.parent
+        now, reuse = self._clock, self.reuse
+        while node.parent is not None:
+            reuse.used(node.hits, len(node.data), now - node.hit_time)
+            node.hits += 1
+            node.hit_time = now
+            node = node.parent
 
     def lock(self, node: TreeNode) -> None:
         """Protect the path that ends at `node`."""
@@ -267,28 +314,51 @@ class RadixTree:
         self._offer(node)
         self._forget_empty_root(node)
 
+    def pin(self, node: TreeNode) -> None:
+        """Lock the path that ends at `node`, and count its pages among the pinned ones."""
+        self.lock(node)
+        step: TreeNode | None = node
+        while step is not None:
+            if step.pins == 0:
+                self.pinned += len(step.pages)
+            step.pins += 1
+            step = step.parent
+
+    def unpin(self, node: TreeNode) -> None:
+        """Undo one `pin` of `node`."""
+        step: TreeNode | None = node
+        while step is not None:
+            assert step.pins > 0, "a node was unpinned more often than pinned"
+            step.pins -= 1
+            if step.pins == 0:
+                self.pinned -= len(step.pages)
+            step = step.parent
+        self.unlock(node)
+
     # ---- giving pages back ----
 
     def evict(self, count: int) -> Ints:
         """Take up to `count` pages out of unlocked leaves, in the eviction order; the caller frees them."""
         freed: list[Ints] = []
         got = 0
-        while got < count and self._heap:
-            entry = heapq.heappop(self._heap)
-            node = entry[2]
-            if not self._valid(entry):
-                continue
+        while got < count and (node := self._next_leaf()) is not None:
             spare = len(node.pages) - (count - got)
             if spare > 0:  # the end of a long run is enough
-                freed.append(node.pages[spare:])
-                node.pages = _trimmed(node.pages[:spare])
-                node.tokens = _trimmed(node.tokens[: spare * self.page_size])
-                self.total -= len(freed[-1])
-                heapq.heappush(self._heap, entry)
+                freed.append(self._cut(node, spare))
             else:
+                self._leaves.pop()
+                self.reuse.lost(node.hits, len(node.data))
                 freed.append(self._remove(node))
             got += len(freed[-1])
-        return np.concatenate(freed) if freed else _NO_TOKENS
+        return np.concatenate(freed) if freed else _NO_PAGES
+
+    def _cut(self, node: TreeNode, keep: int) -> Ints:
+        """Take the leaf's pages behind the first `keep`."""
+        freed = node.pages[keep:]
+        node.pages = _trimmed(node.pages[:keep])
+        node.data = node.data[: keep * self._width]
+        self.total -= len(freed)
+        return freed
 
     def forget(self, node: TreeNode) -> Ints:
         """Take out the run that ends at `node`, up to where a lock or another branch needs it (its KV is not to
@@ -298,7 +368,7 @@ class RadixTree:
             parent = node.parent
             freed.append(self._remove(node))
             node = parent
-        return np.concatenate(freed) if freed else _NO_TOKENS
+        return np.concatenate(freed) if freed else _NO_PAGES
 
     def flush(self) -> Ints:
         """Take out everything; nothing may be locked. The caller frees the pages."""
@@ -307,19 +377,20 @@ class RadixTree:
         self._roots = {name: root for name, root in self._roots.items() if root.locks}
         for root in self._roots.values():
             root.children.clear()
-        self._heap.clear()
+        self._leaves = LeafQueue()
         self._nodes = self.total = 0
-        return np.concatenate(freed) if freed else _NO_TOKENS
+        return np.concatenate(freed) if freed else _NO_PAGES
 
     def _remove(self, leaf: TreeNode) -> Ints:
         parent = leaf.parent
         assert parent is not None
-        del parent.children[leaf.tokens[: self.page_size].tobytes()]
-        leaf.stamp = _GONE
+        del parent.children[leaf.data[: self._width]]
+        leaf.entry = None
         self._nodes -= 1
         self.total -= len(leaf.pages)
-        self._offer(parent)
-        self._forget_empty_root(parent)
+        if not parent.children:
+            self._offer(parent)
+            self._forget_empty_root(parent)
         return leaf.pages
 
     def _forget_empty_root(self, node: TreeNode) -> None:
@@ -327,23 +398,40 @@ class RadixTree:
             if self._roots.get(node.namespace) is node:
                 del self._roots[node.namespace]
 
-    # ---- the eviction heap: entries are replaced by pushing a newer stamp, stale ones fall out when popped ----
+    # ---- the queue of leaves ----
+    #
+    # A leaf that is used stays where it is in the queue: uses raise its value in nearly all orders, and when it
+    # gets to the front too early it is put to its new place. So uses are cheap, and there is one entry a leaf.
 
     def _offer(self, node: TreeNode) -> None:
-        """(Re-)enter a node whose place in the order may have changed, if it can be evicted."""
+        """See to it that a node that can be evicted is in the queue, not behind its place."""
         if node.children or node.locks or node.parent is None:
             return
-        self._stamps += 1
-        node.stamp = self._stamps
-        heapq.heappush(self._heap, (self._order(node), node.stamp, node))
-        if len(self._heap) > 4 * self._nodes + 64:
-            self._heap = [entry for entry in self._heap if self._valid(entry)]
-            heapq.heapify(self._heap)
+        node.credit = self.reuse.credit(node.hits, len(node.data), node.start)
+        key, entry = self._order(node), node.entry
+        if entry is not None and entry[0] <= key:
+            return
+        node.entry = self._leaves.push(key, node)
+        if len(self._leaves) > 2 * self._nodes + 64:  # an order in which uses lower the value (mru)
+            self._leaves.keep(lambda entry: entry[2].entry is entry)
 
-    @staticmethod
-    def _valid(entry: tuple[Any, int, TreeNode]) -> bool:
-        _, stamp, node = entry
-        return node.stamp == stamp and not node.children and not node.locks
+    def _next_leaf(self) -> TreeNode | None:
+        """The leaf to evict, which stays at the front of the queue; None when none is left."""
+        leaves = self._leaves
+        while (entry := leaves.first()) is not None:
+            node = entry[2]
+            valid = node.entry is entry
+            if valid and not node.children and not node.locks:
+                key = self._order(node)
+                if key <= entry[0]:
+                    return node
+                leaves.pop()
+                node.entry = leaves.push(key, node)
+                continue
+            leaves.pop()
+            if valid:
+                node.entry = None
+        return None
 
     # ---- checks ----
 
@@ -358,27 +446,32 @@ class RadixTree:
     def pages(self) -> Ints:
         """All pages in the tree, in no particular order."""
         runs = [node.pages for node in self._all_nodes()]
-        return np.concatenate(runs) if runs else _NO_TOKENS
+        return np.concatenate(runs) if runs else _NO_PAGES
 
     def check(self) -> None:
-        """Assert that counts, keys, locks and the heap agree with the nodes."""
-        total = locked = count = 0
-        in_heap = {id(entry[2]): entry[0] for entry in self._heap if self._valid(entry)}
+        """Assert that counts, keys, locks and the queue of leaves agree with the nodes."""
+        total = locked = pinned = count = 0
+        queued = {id(entry) for entry in self._leaves.entries()}
         for node in self._all_nodes():
             count += 1
             total += len(node.pages)
             locked += len(node.pages) if node.locks else 0
+            pinned += len(node.pages) if node.pins else 0
             assert len(node.pages) > 0, "an empty node"
-            assert len(node.tokens) == len(node.pages) * self.page_size, "tokens and pages differ"
+            assert len(node.data) == len(node.pages) * self._width, "tokens and pages differ"
             assert node.locks >= sum(child.locks for child in node.children.values()), "a path is not locked"
-            assert node.stamp != _GONE, "a removed node is still linked"
+            assert node.locks >= node.pins >= sum(child.pins for child in node.children.values()), "a pin is lost"
+            assert node.entry is None or id(node.entry) in queued, "a leaf's entry is lost"
             if not node.children and not node.locks:
-                assert in_heap.get(id(node)) == self._order(node), "an evictable leaf is not in the heap"
+                assert node.entry is not None, "an evictable leaf is not in the queue"
+                assert node.entry[0] <= self._order(node), "a leaf would be evicted too late"
         for parent in [*self._roots.values(), *self._all_nodes()]:
             for key, child in parent.children.items():
                 assert child.parent is parent, "a child with another parent"
+                assert child.start == parent.end, "a run begins in the wrong place"
                 assert child.namespace == parent.namespace, "a node in the wrong namespace"
-                assert key == child.tokens[: self.page_size].tobytes(), "a child under the wrong key"
+                assert key == child.data[: self._width], "a child under the wrong key"
         assert (total, locked, count) == (self.total, self.locked, self._nodes), "counts are off"
+        assert pinned == self.pinned, "pinned pages are miscounted"
         pages = self.pages()
         assert len(np.unique(pages)) == len(pages), "a page is in the tree twice"

@@ -55,12 +55,23 @@ def scheduler_limits(config: Config, shape: EngineShape) -> SchedulerLimits:
         eos_ids=shape.eos_ids,
         vocab_size=shape.vocab_size,
         policy=schedule.schedule_policy,
+        preemption_threshold=preemption_threshold(config),
+        low_values_first=schedule.schedule_low_priority_values_first,
         eviction=config.cache.radix_eviction_policy,
         radix_cache=not config.cache.disable_radix_cache,
+        max_pinned_fraction=config.cache.max_pinned_fraction,
         conservativeness=schedule.schedule_conservativeness,
         random_seed=seed if seed is not None else secrets.randbits(63),
         encoder=shape.encoder,
     )
+
+
+def preemption_threshold(config: Config) -> int | None:
+    """Levels by which a waiting request must be above a running one to take its place; None: it never may."""
+    schedule = config.schedule
+    if schedule.schedule_policy != "priority" or schedule.disable_priority_preemption:
+        return None
+    return schedule.priority_scheduling_preemption_threshold
 
 
 def constraints(config: Config, shape: EngineShape) -> Constraints | None:
@@ -75,7 +86,7 @@ def constraints(config: Config, shape: EngineShape) -> Constraints | None:
 
     options = config.grammar
     manager = GrammarManager(vocabulary, options.grammar_backend, cache_bytes=options.grammar_cache_mb << 20)
-    return Constraints(manager, jump=not options.disable_jump_forward)
+    return Constraints(manager, not options.disable_jump_forward, shape.automaton_slots)
 
 
 def build_engine(

@@ -9,22 +9,37 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from radixlang.executor.prefixes import TreePlan
 from radixlang.executor.shapes import Shape
 from radixlang.kernels.step_inputs import packed_size, sections
+from radixlang.kernels.tree_work import tree_size
 from radixlang.memory.request_table import RequestTable
 from radixlang.plan import Ints, StepPlan
 
 
-class DecodePack:
-    """The packed numbers of a decode step (see `kernels.step_inputs`), brought up to date for each of its rows'
-    steps. `plan` has been checked, and `shape` holds it."""
+def step_size(shape: Shape) -> int:
+    """int32 of a step's packed numbers: its inputs, and behind them what tree attention shall read."""
+    return packed_size(shape.tokens, shape.rows) + (tree_size(shape.rows) if shape.tree else 0)
 
-    def __init__(self, plan: StepPlan, shape: Shape, table: RequestTable, page_size: int) -> None:
+
+class DecodePack:
+    """The packed numbers of a decode step (see `kernels.step_inputs` and `kernels.tree_work`), brought up to date
+    for each of its rows' steps. `plan` has been checked, and `shape` holds it and, where it has one, its `tree`.
+
+    Rows that go on share what they shared: the pages that hold it are full, and locked.
+    """
+
+    def __init__(
+        self, plan: StepPlan, shape: Shape, table: RequestTable, page_size: int, tree: TreePlan | None = None
+    ) -> None:
         size = plan.size
         self.shape = shape
         self.rows: npt.NDArray[np.intp] = plan.rows.astype(np.intp)
         """[B] all of them draw"""
-        self.packed: Ints = np.zeros(packed_size(shape.tokens, shape.rows), np.int32)
+        inputs = packed_size(shape.tokens, shape.rows)
+        self.packed: Ints = np.zeros(step_size(shape), np.int32)
+        if tree is not None:
+            tree.write(self.packed[inputs:], shape.rows)
         self._plan = plan
         self._page_size = page_size
         self._table = table.host_pages
@@ -32,7 +47,7 @@ class DecodePack:
         self._first_page = self.rows * self._table.shape[1]
         self._longest = self._table.shape[1] * page_size
         rows, starts, lengths, wanted, drawing, drawn, ids, positions, slots, self._entries = sections(
-            self.packed, shape.tokens, shape.rows
+            self.packed[:inputs], shape.tokens, shape.rows
         )
         rows[:size] = drawing[:size] = plan.rows
         np.negative(plan.rows, out=ids[:size])

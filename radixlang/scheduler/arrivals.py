@@ -53,7 +53,10 @@ class Arrivals:
         if message.grammar is not None:
             # The masks see to it (see `Constraints.masks`): the device does not know where a grammar must end.
             sampling = msgspec.structs.replace(sampling, min_new_tokens=0)
-        return Request(message, tokens, limit, sampling, eos_ids, now)
+        request = Request(message, tokens, limit, sampling, eos_ids, now)
+        if self._limits.low_values_first:
+            request.priority = -request.priority
+        return request
 
     def _limit(self, message: Generate, tokens: Ints) -> int:
         """Number of tokens, prompt and output, at which the request ends; checks that it can get there."""

@@ -12,11 +12,12 @@ from radixlang.scheduler.logprobs import join, pack
 from radixlang.scheduler.request import Request
 
 
-def finish_reason(request: Request, token: int, size: int) -> dict[str, Any] | None:
-    """The finish reason after `token`, the newest of `size` tokens; None while the request goes on."""
+def finish_reason(request: Request, token: int, size: int, ended: bool = False) -> dict[str, Any] | None:
+    """The finish reason after `token`, the newest of `size` tokens; None while the request goes on. `ended`: the
+    device followed its grammar and says that nothing but the end may follow."""
     if token in request.ends:
         return {"type": "stop", "matched": token}
-    if request.grammar is not None and request.grammar.finished:
+    if ended or (request.grammar is not None and request.grammar.finished):
         # The model has ended the text, or could do nothing else: then this says what it would have said.
         end = token if token in request.eos_ids else next(iter(request.eos_ids), None)
         return {"type": "stop", "matched": end}

@@ -34,8 +34,15 @@ class SchedulerLimits:
     vocab_size: int = 0
     """0: token ids are not checked"""
     policy: str = "fcfs"
+    preemption_threshold: int | None = None
+    """a waiting request so many levels above a running one may take its place; None: never. For the policy
+    `priority`"""
+    low_values_first: bool = False
+    """a small priority is an urgent one"""
     eviction: str = "lru"
     radix_cache: bool = True
+    max_pinned_fraction: float = 0.25
+    """share of the pages that pins may hold"""
     conservativeness: float = 1.0
     """scales the share of max_new_tokens that admission expects requests to use"""
     random_seed: int = 0

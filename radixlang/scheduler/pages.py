@@ -14,6 +14,7 @@ import numpy as np
 from radixlang.cache import Match, PagePool, TreeNode, make_cache
 from radixlang.plan import Ints
 from radixlang.scheduler.limits import SchedulerLimits
+from radixlang.scheduler.pins import Pins
 from radixlang.scheduler.request import Request
 from radixlang.scheduler.rows import Rows
 
@@ -26,6 +27,7 @@ class Pages:
         self.size = limits.page_size
         self.pool = PagePool(limits.num_pages)
         self.tree = make_cache(limits.page_size, limits.eviction, limits.radix_cache and not limits.encoder)
+        self.pins = Pins(self.tree, int(limits.max_pinned_fraction * limits.usable_pages))
         self.evicted_tokens = 0
         self._retired: list[Ints] = []
         self._rewrites: list[tuple[Request, int, int]] = []
@@ -37,6 +39,13 @@ class Pages:
     def available(self) -> int:
         """Pages that `take` can deliver."""
         return self.pool.available + self.tree.evictable
+
+    def free_up(self, count: int) -> int:
+        """`available`, after pins have given way until it is `count` or none is left: for requests that run, or
+        could run alone."""
+        while self.available < count and self.pins.give_way():
+            pass
+        return self.available
 
     def take(self, count: int) -> Ints | None:
         """`count` pages, evicted from the tree where the pool is short; None when there are not as many."""
@@ -138,6 +147,12 @@ class Pages:
         self.close(request, 0)
         self.pool.free(self.tree.forget(node))
 
+    def pin(self, request: Request) -> None:
+        """Keep what the request, which has ended, has left in the tree, as it wishes."""
+        if request.pin is not None:
+            match = self.tree.match_prefix(request.tokens.view(), request.namespace, request.priority)
+            self.pins.keep(request.pin.name, match.node, request.pin.seconds)
+
     def begin_step(self) -> None:
         """The last plan is sealed: duplicates it still used may be handed out, what it writes may be copied."""
         self._sealed = self.tree.clock
@@ -164,12 +179,13 @@ class Pages:
         return entries
 
     def flush(self) -> None:
-        """Empty the tree; no request may run."""
+        """Empty the tree, pins and all; no request may run."""
         self.begin_step()
+        self.pins.clear()
         self.pool.free(self.tree.flush())
 
     def check(self, running: list[Request]) -> None:
-        """Assert that every page has one owner and every running request one lock."""
+        """Assert that every page has one owner, and every running request and branch of a pin one lock."""
         self.pool.check()
         self.tree.check()
         owned = [self._rows.pages_of(request)[request.shared :] for request in running]
@@ -177,4 +193,5 @@ class Pages:
         assert len(everything) == self.pool.total, f"{self.pool.total - len(everything)} pages are lost"
         assert len(np.unique(everything)) == len(everything), "a page has two owners"
         locks = sum(root.locks for root in self.tree.roots())
-        assert locks == len(running), f"{locks} locks for {len(running)} running requests"
+        assert locks == len(running) + self.pins.locks, f"{locks} locks for {len(running)} running requests"
+        assert sum(root.pins for root in self.tree.roots()) == self.pins.locks, "a pin is lost"

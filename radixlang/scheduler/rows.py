@@ -109,7 +109,7 @@ class Rows:
         self.wishes: Bools = np.zeros(size, np.bool_)
         """log-probabilities are wanted"""
         self.constrained: Bools = np.zeros(size, np.bool_)
-        """the request has a grammar"""
+        """the request has a grammar that the host follows"""
         self.ends: Ints = np.full((ENDS, size), _NO_TOKEN, np.int32)
         """[ENDS, count + 1] token ids that end the request"""
         self._most_ends = 0
@@ -117,7 +117,7 @@ class Rows:
         self.given = 0
         """rows given back so far"""
         self.bound = 0
-        """running rows that have a grammar"""
+        """running rows that are `constrained`"""
         self.outputs: Ints = np.zeros((size, limits.context_length), np.int32)
         """[count + 1, context] the tokens made since the row was taken, as far as the host knows them"""
         self.pages: Ints = np.zeros((size, limits.pages_for(limits.context_length)), np.int32)
@@ -147,8 +147,8 @@ class Rows:
         self.look_from[row] = 0
         self.tenant[row] = self._takings
         self.wishes[row] = request.logprobs is not None
-        self.constrained[row] = request.grammar is not None
-        self.bound += request.grammar is not None
+        self.constrained[row] = request.grammar is not None and request.table is None
+        self.bound += int(self.constrained[row])
         self.ends[:, row] = _NO_TOKEN
         if len(request.ends) <= ENDS:
             self.ends[: len(request.ends), row] = list(request.ends)
@@ -164,7 +164,7 @@ class Rows:
         self.tenant[row] = 0
         self.requests[row] = None
         self.given += 1
-        self.bound -= request.grammar is not None
+        self.bound -= int(self.constrained[row])
         del self.running[row]
         self._free.append(row)
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +32,7 @@ from radixlang.scheduler.finish import News, finish_reason
 from radixlang.scheduler.limits import SchedulerLimits
 from radixlang.scheduler.pages import Pages
 from radixlang.scheduler.policy import POLICIES
+from radixlang.scheduler.preemption import victim
 from radixlang.scheduler.queue import WaitingQueue, level
 from radixlang.scheduler.request import Request, State
 from radixlang.scheduler.rows import Decoders, Rows
@@ -143,6 +145,14 @@ class Scheduler:
         self._actions.append(Flush())
         return True
 
+    def pins(self, name: str | None = None) -> list[dict[str, Any]]:
+        """All pins, or the one of that name: `id`, `tokens`, `branches`, `expires` (seconds since the epoch)."""
+        return self._pages.pins.listed(name)
+
+    def unpin(self, names: list[str]) -> int:
+        """End these pins. → how many there were"""
+        return sum(self._pages.pins.release(name) for name in names)
+
     def take_messages(self) -> list[Message]:
         """Endings that came up outside `process`."""
         messages, self._outbox = self._outbox, []
@@ -155,6 +165,8 @@ class Scheduler:
         elif request.state is State.WAITING:
             self._queue.remove(request)
         request.state = State.ENDED
+        if keep and request.admission:
+            self._pages.pin(request)
         del self._requests[request.rid]
         if self._constraints is not None:
             self._constraints.forget(request)
@@ -164,6 +176,8 @@ class Scheduler:
     def _leave_row(self, request: Request, keep: bool = True) -> None:
         """Give pages and row back. Steps in flight may still write there: they run before any later plan."""
         row = request.row
+        if self._constraints is not None:
+            self._constraints.leave(request)
         if self._filling.pop(row, None) is None and self._jumping.pop(row, None) is None:
             del self._decoding[row]
             if self._decoders is not None and row in self._decoders.rows:
@@ -185,6 +199,7 @@ class Scheduler:
 
     def schedule(self, now: float) -> StepPlan | None:
         """The next step; None when there is nothing to do before a result or a request arrives."""
+        self._pages.pins.expire(now)
         self._refuse_late(now)
         self._settle_constraints()
         self._pages.begin_step()
@@ -199,6 +214,8 @@ class Scheduler:
             return None
         for row, first, pages in self._pages.rewrites():
             step.page_run(row, first, pages)
+        if self._constraints is not None:
+            self._actions += self._constraints.take_actions()
         plan = step.build(self._step, tuple(self._actions), self._rows)
         self._actions.clear()
         self._flights[self._step] = step
@@ -221,6 +238,7 @@ class Scheduler:
 
     def _grant(self, step: StepBuilder, now: float) -> None:
         """Share the step out."""
+        self._preempt()
         if not self.limits.mixed and (self._filling or len(self._queue)):
             turn = self._can_decode()
             if self._prompt_steps < self.limits.max_prefill_steps or not turn:
@@ -265,7 +283,8 @@ class Scheduler:
                 decoders = self._decoders = decoders.part(going)
             rows = decoders.index
             full = np.flatnonzero(starts >= columns.capacity.take(rows))
-            if len(full) + self._jump_pages() > self._pages.available:
+            needed = len(full) + self._jump_pages()
+            if needed > self._pages.free_up(needed):
                 if len(self._rows.running) == 1 and self._flights:
                     return True  # it cannot go on; but the token on its way may be its last
                 retracted |= self._make_room()
@@ -293,9 +312,8 @@ class Scheduler:
         for row in self._jumping:
             if budget <= 0:
                 break
-            start, end = int(columns.computed[row]), int(columns.length[row])
-            if limits.chunked:
-                end = min(end, start + budget)
+            start = int(columns.computed[row])
+            end = min(int(columns.length[row]), start + budget)
             pages += max(0, limits.pages_for(end) - int(columns.capacity[row]) // limits.page_size)
             budget -= end - start
         return pages
@@ -314,11 +332,12 @@ class Scheduler:
         limits, columns, row = self.limits, self._rows, request.row
         have = int(columns.capacity[row]) // limits.page_size
         start, length = int(columns.computed[row]), int(columns.length[row])
-        end = min(length, start + self._budget) if limits.chunked else length
+        cut = limits.chunked or row in self._jumping  # only a prompt may have to be computed in one step
+        end = min(length, start + self._budget) if cut else length
         missing = limits.pages_for(end) - have
-        room = self._pages.available
+        room = self._pages.free_up(missing)
         if missing > room:
-            if not limits.chunked:
+            if not cut:
                 return False
             missing, end = room, (have + room) * limits.page_size
             if end <= start:
@@ -349,7 +368,7 @@ class Scheduler:
             return
         if self._step < self._retry_step:
             return
-        to_come = pages_to_come(self._rows, self._ratio.value, self.limits)
+        to_come = self._all_to_come()
         admitted: list[Request] = []
         hopeless: list[Request] = []
         for request in self._policy(self._queue, self._pages.tree):
@@ -374,20 +393,17 @@ class Scheduler:
     def _try_admit(self, step: StepBuilder, request: Request, to_come: int) -> bool:
         """Match, find room, take a row, grant. → whether the request runs now"""
         limits = self.limits
-        cap = request.tokens.size - 1  # the last token is always computed: its logits are needed
-        if request.logprobs is not None:
-            cap = min(cap, request.logprobs.match_cap)
+        cap = self._match_cap(request)
         match = self._pages.match(request, cap)
-        need = expected_pages(request, self._ratio.value, limits) - len(match.pages)
         must = limits.pages_for(request.tokens.size) - len(match.pages)
-        # With nothing else running everything can be evicted, and waiting would not help.
-        fits = need + to_come <= self._pages.available or not self._rows.running
         whole = limits.chunked or request.tokens.size - match.tokens <= self._budget or not step.prompt_tokens
-        if not fits or must > self._pages.available or not whole:
+        if not self._fits(request, match, to_come) or not whole:
             self._pages.unmatch(match)
             if whole:
                 self._retry_step = self._step + RETRY_STEPS
             return False
+        if self._constraints is not None:
+            self._constraints.enter(request)
         self._rows.take(request, match.tokens, match.pages)
         self._pages.open(request, match)
         self._filling[request.row] = request
@@ -399,6 +415,43 @@ class Scheduler:
         granted = self._grant_prompt(step, request)
         assert granted, "an admitted request got no grant"
         return True
+
+    def _match_cap(self, request: Request) -> int:
+        """Tokens of the request that may come from the cache."""
+        cap = request.tokens.size - 1  # the last token is always computed: its logits are needed
+        return cap if request.logprobs is None else min(cap, request.logprobs.match_cap)
+
+    def _fits(self, request: Request, match: Match, to_come: int) -> bool:
+        """Whether there are pages for a request whose match is locked, and for the `to_come` of those that run."""
+        have, alone = len(match.pages), not self._rows.running
+        need = expected_pages(request, self._ratio.value, self.limits) - have
+        must = self.limits.pages_for(request.tokens.size) - have
+        # With nothing else running everything can be evicted, and waiting would not help.
+        available = self._pages.free_up(must) if alone else self._pages.available
+        return must <= available and (alone or need + to_come <= available)
+
+    def _preempt(self) -> None:
+        """Send running requests back to the queue where there is no room for the first in line and it is far more
+        urgent. Before anything is granted: a row that has its grant must not lose its pages in the same step."""
+        threshold = self.limits.preemption_threshold
+        if threshold is None or not len(self._queue) or not self._rows.running:
+            return
+        line = self._policy(self._queue, self._pages.tree)
+        urgent = next((request for request in line if not request.waits), None)
+        if urgent is None or urgent.pending:
+            return
+        match = self._pages.match(urgent, self._match_cap(urgent))
+        while not self._rows.available or not self._fits(urgent, match, self._all_to_come()):
+            rows = self._rows
+            unfinished = (item for row, item in rows.running.items() if rows.computed[row] < item.work)
+            least = victim(urgent, unfinished, threshold)
+            if least is None:
+                break
+            self._retract(least)
+        self._pages.unmatch(match)
+
+    def _all_to_come(self) -> int:
+        return pages_to_come(self._rows, self._ratio.value, self.limits)
 
     def _copy_part(self, step: StepBuilder, request: Request, match: Match, cap: int, needed: int) -> None:
         """Begin with a copy where a cached page shares only its first tokens with the request."""
@@ -437,12 +490,15 @@ class Scheduler:
             self._outbox.append(self._fail(running[0], BAD_REQUEST, self._too_large(running[0])))
             return False
         by_level = self.limits.policy == "priority"
-        victim = min(running, key=lambda item: (level(item) if by_level else 0, -item.admission))
+        least = min(running, key=lambda item: (level(item) if by_level else 0, -item.admission))
         self._ratio.retracted(self._rows)
-        self._leave_row(victim)
-        self._put_back(victim)
-        self.totals.num_retracted_requests += 1
+        self._retract(least)
         return True
+
+    def _retract(self, request: Request) -> None:
+        self._leave_row(request)
+        self._put_back(request)
+        self.totals.num_retracted_requests += 1
 
     def _put_back(self, request: Request) -> None:
         """To the front of the queue, with its tokens."""
@@ -499,33 +555,36 @@ class Scheduler:
         """Append the step's tokens; all rows at once but for those of which more than a token is to be told."""
         columns, tokens = self._rows, result.tokens
         at = np.flatnonzero(plan.samples)
+        ended = np.zeros(len(at), np.bool_)
+        ended[result.ended] = True
         rows = plan.rows[at]
         if columns.given != step.given:
             here = columns.tenant[rows] == step.tenants[at]
             # the others have ended, or lost their rows while this token was on its way
-            for index, token in zip(at[~here].tolist(), tokens[~here].tolist(), strict=True):
+            late = (at[~here].tolist(), tokens[~here].tolist(), ended[~here].tolist())
+            for index, token, end in zip(*late, strict=True):
                 request = step.requests[index]
                 if request.state is not State.ENDED:
-                    self._take_late(request, token, news, now, result.output_logprobs.get(index))
-            at, rows, tokens = at[here], rows[here], tokens[here]
+                    self._take_late(request, token, news, now, result.output_logprobs.get(index), end)
+            at, rows, tokens, ended = at[here], rows[here], tokens[here], ended[here]
         if columns.bound:
             bound = columns.constrained[rows]
             for index, token in zip(at[bound].tolist(), tokens[bound].tolist(), strict=True):
                 self._take_bound(step.requests[index], token, news, now, result.output_logprobs.get(index))
-            at, rows, tokens = at[~bound], rows[~bound], tokens[~bound]
-        look = columns.append(rows, tokens)
+            at, rows, tokens, ended = at[~bound], rows[~bound], tokens[~bound], ended[~bound]
+        look = columns.append(rows, tokens) | ended
         if not look.any():
             news.plain(columns.rids.take(rows).tolist(), tokens)
             return
         plain = ~look
         news.plain(columns.rids[rows[plain]].tolist(), tokens[plain])
-        for index, token in zip(at[look].tolist(), tokens[look].tolist(), strict=True):
+        for index, token, end in zip(at[look].tolist(), tokens[look].tolist(), ended[look].tolist(), strict=True):
             request = step.requests[index]
             columns.looked(request)
-            self._tell(request, [token], news, now, result.output_logprobs.get(index))
+            self._tell(request, [token], news, now, result.output_logprobs.get(index), end)
 
     def _take_late(
-        self, request: Request, token: int, news: News, now: float, logprobs: PositionLogprobs | None
+        self, request: Request, token: int, news: News, now: float, logprobs: PositionLogprobs | None, ended: bool
     ) -> None:
         """A token of a request that lost its row while it was on its way."""
         if request.surplus:
@@ -533,7 +592,7 @@ class Scheduler:
             return
         request.pending -= 1
         tokens = [token]
-        if request.grammar is not None:
+        if request.grammar is not None and request.table is None:
             assert self._constraints is not None
             try:
                 undone = self._constraints.take(request, token)
@@ -549,7 +608,7 @@ class Scheduler:
                 self._fail_bound([(request, str(error), error.ours)])
                 return
         request.tokens.extend(np.array(tokens, np.int32))
-        self._tell(request, tokens, news, now, logprobs)
+        self._tell(request, tokens, news, now, logprobs, ended)
 
     def _take_bound(
         self, request: Request, token: int, news: News, now: float, logprobs: PositionLogprobs | None
@@ -621,10 +680,17 @@ class Scheduler:
             request.tokens.size -= undone
 
     def _tell(
-        self, request: Request, tokens: list[int], news: News, now: float, logprobs: PositionLogprobs | None
+        self,
+        request: Request,
+        tokens: list[int],
+        news: News,
+        now: float,
+        logprobs: PositionLogprobs | None,
+        ended: bool = False,
     ) -> None:
-        """The news of one request's newest tokens, and its end if these were the last."""
-        reason = finish_reason(request, tokens[-1], self._rows.known(request))
+        """The news of one request's newest tokens, and its end if these were the last; `ended` as for
+        `finish_reason`."""
+        reason = finish_reason(request, tokens[-1], self._rows.known(request), ended)
         values = [] if logprobs is None else [logprobs]
         if request.held or (request.grammar is not None and request.grammar.revises):
             request.held += tokens
@@ -682,6 +748,8 @@ class Scheduler:
             request.pending = request.surplus = 0
         self._suspects += [request for request in live if request not in self._suspects]
         self._pages.flush()
+        if self._constraints is not None:
+            self._constraints.distrust()
         return messages
 
     def _grant_suspect(self, step: StepBuilder, now: float) -> None:
@@ -720,6 +788,7 @@ class Scheduler:
             "num_used_tokens": used * limits.page_size,
             "kv_available_tokens": pages.pool.available * limits.page_size,
             "kv_evictable_tokens": pages.tree.evictable * limits.page_size,
+            "kv_pinned_tokens": pages.tree.pinned * limits.page_size,
             "max_total_num_tokens": limits.capacity,
             "page_size": limits.page_size,
             "num_pages": limits.usable_pages,

@@ -71,7 +71,7 @@ class StepBuilder:
             prompt = request.tokens.view()[: request.prompt_length].copy()
         if sampling.penalised or sampling.min_new_tokens:
             output = request.output().copy()
-        self._setups.append(RowSetup(request.row, sampling, prompt, output, request.generated))
+        self._setups.append(RowSetup(request.row, sampling, prompt, output, request.generated, request.automaton))
 
     def decodes(self, decoders: Decoders, starts: Ints) -> None:
         """Rows that take their one token from the device's table and draw the next. They come first in a step."""

@@ -17,7 +17,7 @@ from starlette.routing import Route as StarletteRoute
 from radixlang import __version__
 from radixlang.config import Config
 from radixlang.errors import NotFoundError, RequestError
-from radixlang.server import admin, native, parsed, profiling, tokens
+from radixlang.server import admin, native, parsed, pins, profiling, tokens
 from radixlang.server.front import Front
 from radixlang.server.hub import Hub
 from radixlang.server.openai import chat, completions, embeddings, models, protocol
@@ -101,6 +101,9 @@ ROUTES: list[Route] = [
         admin=True,
         answer=_TEXT,
     ),
+    Route("/pin", _POST, pins.pin, "Keep a prompt in the prefix cache for a while.", pins.PinBody),
+    Route("/unpin", _POST, pins.unpin, "End pins.", pins.UnpinBody),
+    Route("/pins", _GET, pins.pins, "List the pins.", admin=True),
     Route(
         "/start_profile",
         _GET + _POST,

@@ -15,6 +15,9 @@ TopLogprobs = Annotated[int, Meta(ge=0, le=20)]
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Rid = Annotated[str, Meta(min_length=1, max_length=256)]
+PinName = Annotated[str, Meta(min_length=1, max_length=256)]
+#: an hour at most: whoever wants more renews it
+PinSeconds = Annotated[float, Meta(gt=0, le=3600)]
 TokenId = Annotated[int, Meta(extra_json_schema={"minimum": 0})]
 Sampling = Annotated[dict[str, Any], Meta(extra_json_schema={"$ref": "#/components/schemas/SamplingParams"})]
 #: a field that is known but must be empty; `web.refuse` says why

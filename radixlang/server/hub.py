@@ -480,4 +480,5 @@ def _message(sequence: Sequence, ids: bytes, eos_ids: tuple[int, ...]) -> Genera
         received=sequence.received,
         eos_ids=eos_ids,
         grammar=request.grammar,
+        pin=request.pin,
     )

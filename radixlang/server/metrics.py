@@ -61,6 +61,7 @@ ENGINE_GAUGES = {
     "num_used_tokens": "Tokens of the KV pool that running requests hold.",
     "kv_available_tokens": "Free tokens of the KV pool.",
     "kv_evictable_tokens": "Tokens that only the radix cache holds.",
+    "kv_pinned_tokens": "Tokens that pins keep in the radix cache.",
     "kv_used_tokens": "Tokens of the KV pool in use.",
 }
 ENGINE_COUNTERS = {
@@ -70,6 +71,7 @@ ENGINE_COUNTERS = {
     "num_grammar_cache_hit": "Constraints that were known already.",
     "num_grammar_aborted": "Requests that ended while their constraints were compiled.",
     "grammar_forced_tokens": "Tokens that constraints wrote without asking the model.",
+    "num_grammar_device": "Requests whose constraints the device followed by itself.",
     "grammar_vetoed_tokens": "Drawn tokens that were refused because a value would have been wrong.",
 }
 #: gauges that are 0 whenever nothing runs, whatever was said last

@@ -60,11 +60,11 @@ def openapi(routes: list[Route], version: str, root_path: str = "") -> dict[str,
     _, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     for name, bounds in _SAMPLING.items():
         components["SamplingParams"]["properties"][name] |= bounds
-    for name in ("GenerateBody", "EncodeBody"):
-        # One of the two is required; null is as good as absent.
+    prompts = {"GenerateBody": ("text", "input_ids"), "EncodeBody": ("text", "input_ids")}
+    for name, fields in (prompts | {"PinBody": ("text", "input_ids", "messages")}).items():
+        # One of them is required; null is as good as absent.
         components[name]["anyOf"] = [
-            {"required": [field], "properties": {field: {"not": {"type": "null"}}}}
-            for field in ("text", "input_ids")
+            {"required": [field], "properties": {field: {"not": {"type": "null"}}}} for field in fields
         ]
     components["Error"] = _ERROR_SCHEMA
     paths: dict[str, Any] = {}

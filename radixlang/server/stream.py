@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from radixlang.errors import RadixLangError
-from radixlang.messages import GrammarSpec, Logprobs, RequestMeta, unpack_ids
+from radixlang.messages import GrammarSpec, Logprobs, PinWish, RequestMeta, unpack_ids
 from radixlang.sampling_params import SamplingParams
 
 #: stands for a log-probability of minus infinity, which JSON cannot write
@@ -29,8 +29,9 @@ class GenerateRequest:
     """One prompt and what to do with it. Either `text` or `input_ids`; the ids win when both are given.
 
     `namespace` separates the prefix cache (see `namespace_of`). `probe` marks a health check: it appears in no
-    log and no metric. `embed` asks for a vector instead of text. `param` is what the client calls the prompt,
-    `aliases` maps our parameter names to those of the client; both are for messages.
+    log and no metric. `embed` asks for a vector instead of text. `pin` keeps what the request leaves in the cache.
+    `param` is what the client calls the prompt, `aliases` maps our parameter names to those of the client; both
+    are for messages.
     """
 
     text: str | None = None
@@ -47,6 +48,7 @@ class GenerateRequest:
     add_special_tokens: bool = True
     probe: bool = False
     grammar: GrammarSpec | None = None
+    pin: PinWish | None = None
     param: str | None = None
     aliases: Mapping[str, str] = field(default_factory=dict)
 

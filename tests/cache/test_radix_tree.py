@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -83,6 +84,19 @@ def test_insert_tells_duplicates_and_the_pages_to_use() -> None:
     assert tree.match_prefix(ints(1, 2, 7, 8)).node is done.node
 
 
+def test_path_changes_nothing_and_tells_where_a_match_would_end() -> None:
+    tree = make_cache(2)
+    node = tree.insert(ints(1, 2, 3, 4, 5, 6), ints(11, 12, 13)).node
+    assert tree.path(ints(1, 2, 3, 4, 9, 9)) == ([node], 4)
+    assert tree.path(ints(1, 2, 3)) == ([node], 2)
+    assert tree.path(ints(9, 9)) == ([], 0)
+    assert tree.path(ints(1, 2), "other") == ([], 0)
+    assert (node.start, node.end, node.tokens.tolist()) == (0, 6, [1, 2, 3, 4, 5, 6])
+    upper = tree.match_prefix(ints(1, 2)).node
+    assert tree.path(ints(1, 2, 3, 4, 5, 6)) == ([upper, node], 6)
+    assert (upper.end, node.start, node.end) == (2, 2, 6)
+
+
 def test_namespaces_share_nothing_and_vanish_when_empty() -> None:
     tree = make_cache(1)
     tree.insert(ints(1, 2), ints(11, 12), "a")
@@ -117,6 +131,7 @@ ORDERS = {
     "lfu": "cba",
     "slru": "cab",
     "priority": "cab",
+    "cost": "cab",
 }
 
 
@@ -169,12 +184,12 @@ def test_null_tree_keeps_nothing() -> None:
     tree.check()
 
 
-def test_heap_stays_small_under_repeated_use() -> None:
+def test_queue_of_leaves_stays_small_under_repeated_use() -> None:
     tree = make_cache(1)
     tree.insert(ints(1, 2), ints(11, 12))
     for _ in range(5000):
         tree.match_prefix(ints(1, 2))
-    assert len(tree._heap) < 100
+    assert len(tree._leaves) < 100
 
 
 def run_program(seed: int, steps: int, page_size: int, order: str) -> None:
@@ -183,7 +198,7 @@ def run_program(seed: int, steps: int, page_size: int, order: str) -> None:
     tree: RadixTree = make_cache(page_size, order)
     slow = Slow(page_size)
     next_page = 1
-    locks: list[tuple[TreeNode, list[int], list[int], str]] = []
+    locks: list[tuple[TreeNode, list[int], list[int], str, Callable[[TreeNode], None]]] = []
 
     def prompt() -> list[int]:
         base = [rng.randrange(3) for _ in range(rng.randrange(10 * page_size))]
@@ -210,9 +225,14 @@ def run_program(seed: int, steps: int, page_size: int, order: str) -> None:
             assert match.tokens == len(expected_pages) * page_size
             if rng.random() < 0.5:
                 tree.lock(match.node)
-                locks.append((match.node, expected_pages, tokens, namespace))
+                tree.hit(match.node)
+                locks.append((match.node, expected_pages, tokens, namespace, tree.unlock))
+            elif rng.random() < 0.2:
+                tree.pin(match.node)
+                locks.append((match.node, expected_pages, tokens, namespace, tree.unpin))
         elif action < 0.82 and locks:
-            tree.unlock(locks.pop(rng.randrange(len(locks)))[0])
+            node, *_, undo = locks.pop(rng.randrange(len(locks)))
+            undo(node)
         elif action < 0.97:
             wanted = rng.randrange(1, 12)
             evictable = tree.evictable
@@ -223,17 +243,18 @@ def run_program(seed: int, steps: int, page_size: int, order: str) -> None:
         elif not locks:
             assert sorted(tree.flush().tolist()) == sorted(slow.pages.values())
             slow.pages.clear()
-        locked = set()
-        for node, pages, tokens, namespace in locks:
+        locked, pinned = set(), set()
+        for node, pages, tokens, namespace, undo in locks:
             assert slow.match(tokens, namespace)[: len(pages)] == pages, "a locked page was evicted"
             assert node.locks > 0
             locked.update(pages)
+            pinned.update(pages if undo == tree.unpin else ())
         assert tree.total == len(slow.pages)
-        assert tree.locked == len(locked)
+        assert (tree.locked, tree.pinned) == (len(locked), len(pinned))
         tree.check()
     assert sorted(tree.pages().tolist()) == sorted(slow.pages.values())
-    for node, *_ in locks:
-        tree.unlock(node)
+    for node, *_, undo in locks:
+        undo(node)
     assert sorted(tree.evict(1 << 30).tolist()) == sorted(slow.pages.values())
 
 

@@ -166,3 +166,29 @@ def test_batch_generate_takes_each_request_its_own_way(tiny_engine):
     )
     assert [len(out["output_ids"]) for out in outs] == [6, 2]
     assert outs[0]["output_ids"][:2] == outs[1]["output_ids"]
+
+
+def test_pinned_prompt_stays_until_it_is_let_go(tiny):
+    with engine(tiny, page_size=4, max_total_tokens=128, context_length=64, dtype="float32") as runtime:
+        prompt = [3 + i % 50 for i in range(21)]
+        pin = runtime.pin(input_ids=prompt, ttl=60, extra_key="me")
+        assert pin["tokens"] == 20
+        assert 0 < pin["expires"] - time.time() <= 60
+        for i in range(8):
+            runtime.generate(input_ids=[[10 + i] * 40, [20 + i] * 40], sampling_params=GREEDY)
+        again = runtime.generate(input_ids=prompt, sampling_params=GREEDY, extra_key="me")
+        other = runtime.generate(input_ids=prompt, sampling_params=GREEDY)
+        assert again["meta_info"]["cached_tokens"] == 20
+        assert other["meta_info"]["cached_tokens"] == 0
+        assert again["output_ids"] == other["output_ids"]
+        assert [found["id"] for found in runtime.pins()] == [pin["id"]]
+        assert runtime.unpin([pin["id"], "unknown"]) == 1
+        assert runtime.pins() == []
+        with pytest.raises(RequestError, match="whole pages of 4"):
+            runtime.pin(input_ids=prompt[:3])
+        with pytest.raises(RequestError, match="max-pinned-fraction"):
+            runtime.pin(input_ids=[5] * 50)
+        with pytest.raises(RequestError, match=r"Argument of pin: .*3600.*ttl"):
+            runtime.pin(input_ids=prompt, ttl=10**6)
+        with pytest.raises(RequestError, match="Unknown argument 'times' of pin"):
+            runtime.pin(input_ids=prompt, times=2)

@@ -121,6 +121,29 @@ def test_a_batch_shares_its_beginning(smollm2_engine):
     assert all(state.get_meta_info("a")["cached_tokens"] >= 0.9 * shared for state in states)
 
 
+def test_a_program_pins_its_prefix_until_it_ends(smollm2_engine, backend):
+    @sgl.function
+    def program(s):
+        s += CONTEXT
+        s += sgl.gen("a", max_tokens=2)
+        s["a"]
+        (pin,) = smollm2_engine.pins()
+        seen.append(pin["tokens"])
+        s += " and" + sgl.gen("b", max_tokens=2)
+        s["b"]
+        (again,) = smollm2_engine.pins()
+        assert again["id"] == pin["id"]
+        assert again["tokens"] >= pin["tokens"]
+
+    seen = []
+    program.run(backend=backend, temperature=0)
+    assert seen[0] >= 0.9 * len(smollm2_engine.tokenizer.encode(CONTEXT))
+    end = time.monotonic() + 5
+    while smollm2_engine.pins() and time.monotonic() < end:
+        time.sleep(0.02)
+    assert smollm2_engine.pins() == []
+
+
 def test_streams(backend):
     state = chat.run("Count to five.", backend=backend, stream=True)
     pieces = list(state.text_iter("answer"))

@@ -18,6 +18,7 @@ from radixlang.messages import (
     Generate,
     GrammarSpec,
     Logprobs,
+    PinWish,
     RequestMeta,
     Tokens,
     pack_ids,
@@ -408,10 +409,14 @@ def random_program(
                     embed=not wants and grammar is None and rng.random() < 0.08,
                     grammar=grammar,
                     sample_index=rng.randint(0, 2),
+                    pin=PinWish(rng.choice("pqr"), rng.choice([0.03, 60.0])) if rng.random() < 0.2 else None,
                 )
         if rng.random() < abort_rate and driver.outcomes:
             driver.abort(rng.choice(list(driver.outcomes)), rng.choice([None, "Enough."]))
+        if rng.random() < 0.02:
+            driver.seen["unpinned"] += driver.scheduler.unpin([rng.choice("pqr")])
         driver.step()
+        driver.seen["pinned"] += bool(driver.scheduler.pins())
         if rng.random() < 0.5:
             driver.scheduler.check()
     driver.scheduler.check()
@@ -423,6 +428,7 @@ def random_program(
     driver.seen["failed"] += counters.num_failed_requests
     totals = driver.constraints.counters()
     driver.seen["forced"] += int(totals["grammar_forced_tokens_total"])
+    driver.scheduler.unpin(list("pqr"))
     assert driver.constraints.waiting == 0
     pages = driver.scheduler._pages
     assert pages.tree.locked == 0

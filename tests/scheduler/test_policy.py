@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 import time
 from copy import copy
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from radixlang.cache import make_cache
@@ -15,7 +17,7 @@ from radixlang.plan import Ints
 from radixlang.sampling_params import SamplingParams
 from radixlang.scheduler import POLICIES, Request, SchedulerLimits
 from radixlang.scheduler.arrivals import Arrivals
-from radixlang.scheduler.policy import AGING, PATIENCE, fcfs, lpm, priority
+from radixlang.scheduler.policy import AGING, PATIENCE, dfs_weight, fcfs, lpm, priority
 from radixlang.scheduler.queue import MAX_PRIORITY, WaitingQueue
 from tests.scheduler.driver import Driver
 
@@ -34,7 +36,7 @@ def rids(order: object) -> str:
 
 
 def test_unknown_policy_names_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="fcfs, lpm, priority"):
+    with pytest.raises(ConfigError, match="fcfs, lpm, dfs-weight, priority"):
         POLICIES.get("lifo")
 
 
@@ -64,6 +66,19 @@ def test_lpm_prefers_what_is_cached() -> None:
     assert rids(lpm(queue, tree)) == "cbda"
 
 
+def test_dfs_weight_goes_branch_by_branch_and_to_the_heavier_first() -> None:
+    tree = make_cache(1)
+    for tokens in ([0, 1, 2], [0, 1, 3], [9, 8]):
+        prefix = np.array(tokens, np.int32)
+        tree.insert(prefix, prefix + 1)
+    queue = WaitingQueue()
+    prompts = {"a": [9, 8, 7], "b": [0, 1, 3, 60], "c": [5, 50], "d": [0, 1, 2, 61], "e": [6, 51]}
+    for rid, tokens in (prompts | {"f": [0, 1, 3, 62], "g": [5, 50, 1], "h": [0, 1]}).items():
+        queue.add(request(rid, tokens))
+    # Below 0, 1: three requests under 3 and 2, then the one that ends there; c and g share what nobody cached.
+    assert rids(dfs_weight(queue, tree)) == "bfdhacge"
+
+
 def test_priority_is_higher_first_then_first_come() -> None:
     queue = WaitingQueue()
     for rid, level in (("a", 0), ("b", 3), ("c", 1), ("d", 3), ("e", 0)):
@@ -91,7 +106,7 @@ def test_nobody_starves(name: str) -> None:
             break
         passed += first.serial > poor.serial
         assert passed < 1000
-    bound = {"fcfs": 0, "lpm": 5 + PATIENCE, "priority": AGING}[name]
+    bound = {"fcfs": 0, "lpm": 5 + PATIENCE, "dfs-weight": 5 + PATIENCE, "priority": AGING}[name]
     assert passed <= bound
     assert (passed > 0) == (name != "fcfs")
 
@@ -143,3 +158,59 @@ def test_high_priority_starts_first_in_the_scheduler() -> None:
     run.judge_all()
     started = sorted(run.outcomes, key=lambda rid: run.outcomes[rid].started_step)
     assert started == ["c", "d", "b", "a"]
+
+
+def preempting(**changes: object) -> Driver:
+    limits = SchedulerLimits(
+        num_pages=200,
+        page_size=1,
+        context_length=100,
+        max_running_requests=2,
+        policy="priority",
+        preemption_threshold=10,
+    )
+    return Driver(replace(limits, **changes), depth=1)  # type: ignore[arg-type]
+
+
+def running(run: Driver) -> set[str]:
+    return {request.rid for request in run.scheduler._rows.running.values()}
+
+
+def test_urgent_request_takes_the_row_of_the_least_urgent_one() -> None:
+    run = preempting()
+    for rid, level in (("a", 3), ("b", 0)):
+        run.add(rid, [1, 2], max_new_tokens=20, priority=level)
+    for _ in range(3):
+        run.step()
+    run.add("near", [1, 2], max_new_tokens=20, priority=9)
+    run.step()
+    assert running(run) == {"a", "b"}
+    run.add("urgent", [1, 2, 3], max_new_tokens=20, priority=10)
+    run.step()
+    assert running(run) == {"a", "urgent"}
+    run.finish()
+    run.judge_all()
+    assert run.outcomes["b"].metas[-1].num_retractions == 1
+    assert run.scheduler.totals.num_retracted_requests == 1
+
+
+def test_urgent_request_takes_the_memory_of_others() -> None:
+    run = preempting(num_pages=61, max_running_requests=8)
+    for index in range(4):
+        run.add(f"r{index}", [index, 2], max_new_tokens=12)
+    for _ in range(3):
+        run.step()
+    run.add("urgent", list(range(10, 60)), max_new_tokens=2, priority=20)
+    run.step()
+    assert "urgent" in running(run)
+    run.finish()
+    run.judge_all()
+
+
+def test_low_values_first_turns_the_order_round() -> None:
+    run = preempting(max_running_requests=1, low_values_first=True)
+    for rid, level in (("a", 0), ("b", 5), ("c", -30)):
+        run.add(rid, [1, 2], max_new_tokens=2, priority=level)
+    run.finish()
+    run.judge_all()
+    assert sorted(run.outcomes, key=lambda rid: run.outcomes[rid].started_step) == ["c", "a", "b"]

@@ -32,6 +32,9 @@ def random_limits(rng: random.Random, page_size: int, policy: str) -> SchedulerL
         prefill_max_requests=rng.choice([None, None, 1, 3]),
         eos_ids=(EOS,),
         policy=policy,
+        preemption_threshold=rng.choice([None, 1, 10]) if policy == "priority" else None,
+        max_pinned_fraction=rng.choice([0.0, 0.3, 1.0]),
+        low_values_first=rng.random() < 0.2,
         eviction=rng.choice(EVICTIONS.names()),
         radix_cache=rng.random() < 0.85,
         conservativeness=rng.choice([0.0, 0.0, 1.0]),
@@ -80,7 +83,8 @@ def many(page_size: int, policy: str, steps: int) -> Counter[str]:
 def test_answers_do_not_depend_on_anything(page_size: int, policy: str) -> None:
     """9 times 3,000 steps; the second half asserts that the programs went where it hurts."""
     seen = many(page_size, policy, 3000)
-    for what in ("retracted", "evicted", "cached", "pending", "abandoned", "abort RUNNING", "abort WAITING"):
+    exercised = ("retracted", "evicted", "cached", "pending", "pinned", "abandoned")
+    for what in (*exercised, "abort RUNNING", "abort WAITING"):
         assert seen[what] > 0, f"no program exercised {what!r}: {seen}"
 
 

@@ -320,6 +320,30 @@ def test_samples_of_one_prompt_share_it_within_one_step(depth: int) -> None:
 
 
 @OVERLAP
+@pytest.mark.parametrize(
+    ("page_size", "policy", "chunk"), [(1, "fcfs", 700), (16, "lpm", 2048), (64, "dfs-weight", -1)]
+)
+def test_prompts_that_arrive_together_are_computed_once(
+    depth: int, page_size: int, policy: str, chunk: int
+) -> None:
+    """64 identical prompts of 1,000 tokens: one is computed, and of each what lies behind its last whole page."""
+    run = driver(
+        depth,
+        page_size=page_size,
+        num_pages=1 + 20_000 // page_size,
+        context_length=1100,
+        max_running_requests=64,
+        chunked_prefill_size=chunk,
+        policy=policy,
+    )
+    for index in range(64):
+        run.add(f"s{index}", [token % 97 for token in range(1000)], sampling=endless(2))
+    finished(run)
+    computed = sum(1000 - outcome.metas[0].cached_tokens for outcome in run.outcomes.values())
+    assert computed == 1000 + 63 * (1000 % page_size or 1)
+
+
+@OVERLAP
 def test_next_turn_finds_prompt_and_answer(depth: int) -> None:
     run = driver(depth)
     first = run.add("a", list(range(17)), sampling=endless(10))

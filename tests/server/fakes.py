@@ -129,6 +129,7 @@ class FakeEngine:
         self.received: list[Generate] = []
         self.aborts: list[Abort] = []
         self.cached = 0
+        self.pins: dict[str, dict[str, Any]] = {}
         self.profiles: list[dict[str, Any]] = []
         self._task: asyncio.Task[None] | None = None
 
@@ -141,6 +142,9 @@ class FakeEngine:
     def send(self, message: Any) -> None:
         if isinstance(message, Generate):
             self.received.append(message)
+            if (pin := message.pin) is not None and len(message.input_ids) >= 4 * 16:
+                tokens = len(message.input_ids) // 4
+                self.pins[pin.name] = {"id": pin.name, "tokens": tokens, "branches": 1, "expires": pin.seconds}
             asyncio.get_running_loop().call_soon(self._start, message)
         elif isinstance(message, Abort):
             self.aborts.append(message)
@@ -157,6 +161,12 @@ class FakeEngine:
             return Reply(message.id, True, not self.running)
         if message.method == "server_info":
             return Reply(message.id, True, {"running": len(self.running)})
+        if message.method == "pins":
+            name = message.arguments.get("name")
+            return Reply(message.id, True, [pin for pin in self.pins.values() if name in (None, pin["id"])])
+        if message.method == "unpin":
+            gone = [self.pins.pop(name, None) for name in message.arguments["names"]]
+            return Reply(message.id, True, sum(pin is not None for pin in gone))
         if message.method == "start_profile":
             self.profiles.append(message.arguments)
             return Reply(

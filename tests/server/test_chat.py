@@ -313,3 +313,11 @@ def test_requests_are_logged_when_asked_for(caplog: pytest.LogCaptureFixture) ->
         assert lines[1].endswith("'abc'")
     finally:
         logger.removeHandler(caplog.handler)
+
+
+def test_keys_separate_the_cache_as_in_the_native_api(server: Live) -> None:
+    body = {"messages": [{"role": "user", "content": "[say:x]"}], "extra_key": "a", "cache_salt": "b"}
+    server.ok("/v1/chat/completions", body)
+    server.ok("/v1/completions", {"prompt": "[say:x]", "extra_key": "a", "cache_salt": "b"})
+    server.ok("/generate", {"text": "[say:x]", "extra_key": "a", "cache_salt": "b"})
+    assert [message.namespace for message in server.engine.received[-3:]] == ["1:ab"] * 3

@@ -30,6 +30,7 @@ class EngineBackend(NativeBackend):
     name = "the engine"
 
     def __init__(self, engine: Engine, chat_template_name: str | None = None) -> None:
+        super().__init__()
         # Weak, so that an engine that its owner forgets is shut down although the table above knows it.
         self._ref = weakref.ref(engine)
         if chat_template_name is not None:
@@ -61,6 +62,9 @@ class EngineBackend(NativeBackend):
     async def tokenize(self, texts: list[str]) -> list[list[int]]:
         encode = self._engine.hub.need_tokenizer().encode
         return [encode(text) for text in texts]
+
+    async def unpin(self, names: list[str]) -> None:
+        await self._engine.async_unpin(names)
 
     async def flush_cache(self) -> bool:
         return bool(await asyncio.to_thread(self._engine.flush_cache))

@@ -5,11 +5,13 @@ A subclass only carries bodies and answers. Must not know HTTP.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from radixlang.errors import BackendError
+from radixlang.errors import BackendError, RadixLangError
 from radixlang.lang.backends.base import Backend, Capabilities, Piece, Prompt
 from radixlang.lang.chat_templates import ChatTemplate, JinjaTemplate, template_for
 from radixlang.lang.choices import ChoicesDecision, ChoicesSamplingMethod, mean_logprob
@@ -19,6 +21,10 @@ from radixlang.lang.params import SamplingParams
 _LOGPROBS = ("return_logprob", "logprob_start_len", "top_logprobs_num", "return_text_in_logprobs")
 #: lists of a streamed answer that may come in parts
 _GROWING = ("output_token_logprobs", "output_top_logprobs")
+#: seconds that what a call of a program leaves in the cache stays pinned, unless the program ends or calls again
+_PROGRAM = 300
+#: seconds over which ended programs are told together
+_GATHER = 0.05
 _NOTHING = {"max_new_tokens": 0, "temperature": 0}
 
 
@@ -28,6 +34,26 @@ class NativeBackend(Backend):
     capabilities = Capabilities(
         regex=True, json_schema=True, select="logprobs", images=True, logprobs=True, prefix_cache=True, n=True
     )
+
+    def __init__(self) -> None:
+        self._ended: list[str] = []
+
+    @abstractmethod
+    async def unpin(self, names: list[str]) -> None:
+        """End pins."""
+
+    async def end(self, program: str) -> None:
+        """Let go of what the program's calls have left pinned. Programs end in crowds: this waits for others."""
+        self._ended.append(program)
+        if len(self._ended) > 1:
+            return
+        try:
+            await asyncio.sleep(_GATHER)
+        finally:
+            names, self._ended = self._ended, []
+        # Pins end by themselves as well; nobody waits for this, and the server may be gone.
+        with contextlib.suppress(RadixLangError):
+            await self.unpin(names)
 
     @abstractmethod
     async def post(self, body: dict[str, Any]) -> Any:
@@ -47,6 +73,7 @@ class NativeBackend(Backend):
             value = getattr(params, name)
             if value is not None:
                 body[name] = value
+        body |= _pin(prompt)
         if prompt.images:
             body["image_data"] = prompt.images
         if prompt.videos:
@@ -107,7 +134,7 @@ class NativeBackend(Backend):
                 raise BackendError(f"The choice {choice!r} adds no token to the prompt; its score is undefined.")
         shared = start[: min(seams)]
         if len(shared) > 1:
-            await self.post({"input_ids": shared, "sampling_params": _NOTHING})
+            await self.post({"input_ids": shared, "sampling_params": _NOTHING, **_pin(prompt)})
         scored = await self._scores(whole, [max(seam - 1, 0) for seam in seams])
         rows = [row[len(row) - (len(ids) - seam) :] for row, ids, seam in zip(scored, whole, seams, strict=True)]
         unconditional = None
@@ -134,6 +161,11 @@ class NativeBackend(Backend):
             }
         )
         return [answer["meta_info"]["input_token_logprobs"] for answer in answers]
+
+
+def _pin(prompt: Prompt) -> dict[str, Any]:
+    """Fields that keep what a program's call leaves in the cache, for the calls that follow it."""
+    return {"pin": {"id": prompt.program, "ttl": _PROGRAM}} if prompt.program else {}
 
 
 def template_of_facts(facts: dict[str, Any], model_path: str) -> ChatTemplate:

@@ -43,6 +43,7 @@ class RuntimeEndpoint(NativeBackend):
         verify: str | bool | None = None,
         chat_template_name: str | None = None,
     ) -> None:
+        super().__init__()
         self.base_url = base_url.rstrip("/")
         self.name = f"The server at {self.base_url}"
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
@@ -92,6 +93,9 @@ class RuntimeEndpoint(NativeBackend):
                         yield answer
             finally:
                 await response.aclose()
+
+    async def unpin(self, names: list[str]) -> None:
+        await self._post_json("/unpin", {"id": names})
 
     async def tokenize(self, texts: list[str]) -> list[list[int]]:
         answer = await self._post_json("/tokenize", {"prompt": texts})
