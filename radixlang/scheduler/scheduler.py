@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from radixlang.cache import Match
+from radixlang.cache.view import tree_view
 from radixlang.errors import OverloadedError, RequestError
 from radixlang.grammar.errors import GrammarFailure
 from radixlang.messages import Embedding, Failed, Generate, Stats, Tokens
@@ -30,6 +31,7 @@ from radixlang.scheduler.arrivals import Arrivals
 from radixlang.scheduler.constraints import Constraints, no_constraints
 from radixlang.scheduler.finish import News, finish_reason
 from radixlang.scheduler.limits import SchedulerLimits
+from radixlang.scheduler.overview import overview
 from radixlang.scheduler.pages import Pages
 from radixlang.scheduler.policy import POLICIES
 from radixlang.scheduler.preemption import victim
@@ -777,6 +779,14 @@ class Scheduler:
         if self._constraints is not None:
             counters |= self._constraints.counters()
         return Stats(gauges, counters, self.idle)
+
+    def cache_tree(self, **options: Any) -> dict[str, Any]:
+        """A picture of the prefix cache; `options` and the answer are those of `tree_view`."""
+        return tree_view(self._pages.tree, **options)
+
+    def overview(self, limit: int) -> dict[str, Any]:
+        """Where the first `limit` running and the first `limit` waiting requests are."""
+        return overview(self._rows, self._queue, limit)
 
     def take_times(self) -> dict[str, list[float]]:
         """Durations in seconds since the last call, by the name of their histogram on the metrics page."""
