@@ -57,6 +57,9 @@ class Browser:
         self._session = {"sessionId": session}
         for domain in ("Page", "Runtime", "Log"):
             self.call(f"{domain}.enable")
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
+        )
 
     def call(self, method: str, timeout: float = 60, **params: Any) -> Any:
         """Call a method of the protocol and wait for its result."""

@@ -5,23 +5,17 @@
   const PERIOD = 1000;
   const MINUTE = 60;
   const ROW = 24;
-  const SVG = "http://www.w3.org/2000/svg";
+  const SHAPES = new Set(["svg", "path", "rect", "title"]);
   const $ = (id) => document.getElementById(id);
 
   function element(tag, attributes = {}, ...children) {
-    const made = document.createElement(tag);
+    const made = SHAPES.has(tag) ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
     for (const [name, value] of Object.entries(attributes)) {
       if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
       else made.setAttribute(name, value);
     }
     made.append(...children);
     return made;
-  }
-
-  function shape(parent, tag, attributes) {
-    const made = document.createElementNS(SVG, tag);
-    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-    parent.append(made);
   }
 
   const count = (n) => Math.round(n).toLocaleString("en").replaceAll(",", "\u202f");
@@ -32,12 +26,7 @@
 
   // ---- asking the server ----
 
-  class Refused extends Error {
-    constructor(status, message) {
-      super(message);
-      this.status = status;
-    }
-  }
+  const refusal = (status, message) => Object.assign(new Error(message), { status });
 
   /** A response of this server. `admin`: the route takes the admin key where there is one. */
   async function ask(path, admin = false, options = {}) {
@@ -46,7 +35,7 @@
     const response = await fetch(path, { ...options, headers, cache: "no-store" });
     if (response.ok) return response;
     const body = await response.json().catch(() => ({}));
-    throw new Refused(response.status, body.error?.message || `${path} answered with status ${response.status}.`);
+    throw refusal(response.status, body.error?.message || `${path} answered with status ${response.status}.`);
   }
 
   function wantKey(why) {
@@ -57,10 +46,7 @@
   }
 
   $("key").addEventListener("close", () => {
-    for (const name of ["api-key", "admin-key"]) {
-      if ($(name).value) sessionStorage.setItem(name, $(name).value);
-      else sessionStorage.removeItem(name);
-    }
+    for (const name of ["api-key", "admin-key"]) sessionStorage.setItem(name, $(name).value);
     tick();
   });
 
@@ -75,8 +61,8 @@
       const [, name, labels = "", number] = found;
       const bound = /(?:^|,)le="([^"]+)"/.exec(labels);
       if (bound) {
-        const buckets = (values[name] ||= {});
-        buckets[bound[1]] = (buckets[bound[1]] || 0) + Number(number);
+        const counts = (values[name] ||= new Map());
+        counts.set(bound[1], (counts.get(bound[1]) || 0) + Number(number));
       } else values[name] = (values[name] || 0) + Number(number);
     }
     return values;
@@ -84,15 +70,12 @@
 
   /** Counts by bucket since `before`, or ever if nothing came since: [[lower, upper, count], …], not cumulative. */
   function buckets(now, before, name) {
-    const counts = now[`${name}_bucket`] || {};
-    const old = before[`${name}_bucket`] || {};
-    const bounds = Object.keys(counts).sort((a, b) => Number(a.replace("+Inf", "Infinity")) - Number(b.replace("+Inf", "Infinity")));
-    const last = bounds.at(-1);
-    const recent = last !== undefined && counts[last] > (old[last] || 0);
+    const [counts, old] = [now, before].map((values) => values[`${name}_bucket`] || new Map());
+    const recent = counts.get("+Inf") > (old.get("+Inf") || 0);
     let [lower, sum] = [0, 0];
-    return bounds.map((bound) => {
+    return [...counts].map(([bound, ever]) => {
       const upper = bound === "+Inf" ? lower * 2 : Number(bound);
-      const upTo = counts[bound] - (recent ? old[bound] || 0 : 0);
+      const upTo = ever - (recent ? old.get(bound) || 0 : 0);
       const bucket = [lower, upper, upTo - sum];
       [lower, sum] = [upper, upTo];
       return bucket;
@@ -112,27 +95,26 @@
   const cards = ["tokens/s", "hit rate", "requests", "KV pool", "first token", "time per token"].map((label) => {
     const value = element("b");
     const note = element("span");
-    const plot = document.createElementNS(SVG, "svg");
-    plot.setAttribute("preserveAspectRatio", "none");
+    const plot = element("svg", { preserveAspectRatio: "none" });
     $("charts").append(element("div", { class: "card" }, element("div", {}, element("span", {}, `${label} `, value), note), plot));
     return { value, note, plot };
   });
 
   /** Lines over the last two minutes; `series`: [class, values]. */
-  function lines(card, series, most) {
-    card.plot.replaceChildren();
+  function lines(card, value, note, series, most) {
+    [card.value.textContent, card.note.textContent] = [value, note];
     card.plot.setAttribute("viewBox", `0 0 ${2 * MINUTE - 1} 100`);
     const top = most || Math.max(1e-9, ...series.flatMap(([, values]) => values));
-    for (const [name, values] of series) {
-      const x = (i) => 2 * MINUTE - values.length + i;
-      const points = values.map((value, i) => `${x(i)} ${98 - 94 * Math.min(1, value / top)}`).join("L");
-      shape(card.plot, "path", { class: `area ${name}`, d: `M${x(0)} 100L${points}L${x(values.length - 1)} 100Z` });
-      shape(card.plot, "path", { class: name, d: `M${points}` });
-    }
+    const paths = series.flatMap(([name, values]) => {
+      const left = 2 * MINUTE - values.length;
+      const points = values.map((y, i) => `${left + i} ${98 - 94 * Math.min(1, y / top)}`).join("L");
+      const area = element("path", { class: `area ${name}`, d: `M${left} 100L${points}L${2 * MINUTE - 1} 100Z` });
+      return [area, element("path", { class: name, d: `M${points}` })];
+    });
+    card.plot.replaceChildren(...paths);
   }
 
   function bars(card, parts) {
-    card.plot.replaceChildren();
     const total = parts.reduce((sum, part) => sum + part[2], 0);
     card.value.textContent = total ? `p50 ${seconds(quantile(parts, 0.5))}` : "–";
     card.note.textContent = total ? `p95 ${seconds(quantile(parts, 0.95))}` : "";
@@ -140,13 +122,12 @@
     const shown = parts.slice(Math.max(0, used.indexOf(true) - 1), used.lastIndexOf(true) + 2);
     const most = Math.max(1, ...shown.map((part) => part[2]));
     card.plot.setAttribute("viewBox", `0 0 ${10 * Math.max(6, shown.length)} 100`);
-    shown.forEach(([lower, upper, n], i) => {
+    const rects = shown.map(([lower, upper, n], i) => {
       const height = n ? Math.max(3, (94 * n) / most) : 1;
-      shape(card.plot, "rect", { class: "blue", x: 10 * i + 1, y: 100 - height, width: 8, height });
-      const title = document.createElementNS(SVG, "title");
-      title.textContent = `${seconds(lower)} to ${seconds(upper)}: ${n}`;
-      card.plot.lastChild.append(title);
+      const title = element("title", {}, `${seconds(lower)} to ${seconds(upper)}: ${n}`);
+      return element("rect", { class: "blue", x: 10 * i + 1, y: 100 - height, width: 8, height }, title);
     });
+    card.plot.replaceChildren(...rects);
   }
 
   function figures(now) {
@@ -157,25 +138,22 @@
     const track = (...names) => history.map((values) => names.reduce((sum, name) => sum + (values[name] || 0), 0));
     const pool = of("max_total_num_tokens") || 1;
     const kept = of("num_used_tokens") + of("kv_evictable_tokens");
-    const set = (card, value, note) => ([card.value.textContent, card.note.textContent] = [value, note]);
-    set(cards[0], count(of("gen_throughput")), `${count(of("generation_tokens_total"))} made`);
-    lines(cards[0], [["blue", track("gen_throughput")]]);
-    set(cards[1], percent(of("cache_hit_rate")), `${count(of("cached_tokens_total"))} cached`);
-    lines(cards[1], [["green", track("cache_hit_rate")]], 1);
-    set(cards[2], count(of("num_running_reqs")), `${count(of("num_queue_reqs"))} waiting`);
-    lines(cards[2], [["grey", track("num_running_reqs", "num_queue_reqs")], ["blue", track("num_running_reqs")]]);
-    set(cards[3], percent(kept / pool), `${count(pool)} tokens`);
-    lines(cards[3], [["green", track("num_used_tokens", "kv_evictable_tokens")], ["blue", track("num_used_tokens")]], pool);
+    const used = track("num_used_tokens");
+    const running = track("num_running_reqs");
+    lines(cards[0], count(of("gen_throughput")), `${count(of("generation_tokens_total"))} made`, [["blue", track("gen_throughput")]]);
+    lines(cards[1], percent(of("cache_hit_rate")), `${count(of("cached_tokens_total"))} cached`, [["green", track("cache_hit_rate")]], 1);
+    lines(cards[2], count(running.at(-1)), `${count(of("num_queue_reqs"))} waiting`, [["grey", track("num_running_reqs", "num_queue_reqs")], ["blue", running]]);
+    lines(cards[3], percent(kept / pool), `${count(pool)} tokens`, [["green", track("num_used_tokens", "kv_evictable_tokens")], ["blue", used]], pool);
     bars(cards[4], buckets(now, before, "time_to_first_token_seconds"));
     bars(cards[5], buckets(now, before, "inter_token_latency_seconds"));
     const facts = [
       [plural(of("num_requests_total"), "request"), "served"],
-      [count(of("kv_evictable_tokens")), "tokens only cached"],
-      [count(of("num_used_tokens")), "in use"],
+      [count(used.at(-1)), "tokens in use"],
+      [count(of("kv_evictable_tokens")), "only cached"],
+      ...[["kv_pinned_tokens", "pinned"], ["hicache_host_used_tokens", "in host memory"], ["evicted_tokens_total", "evicted"]]
+        .filter(([name]) => of(name))
+        .map(([name, label]) => [count(of(name)), label]),
     ];
-    if (of("kv_pinned_tokens")) facts.push([count(of("kv_pinned_tokens")), "pinned"]);
-    if (of("hicache_host_total_tokens")) facts.push([count(of("hicache_host_used_tokens")), "in host memory"]);
-    if (of("evicted_tokens_total")) facts.push([count(of("evicted_tokens_total")), "evicted"]);
     $("summary").replaceChildren(...facts.map(([value, label]) => element("span", {}, element("b", {}, value), ` ${label}`)));
   }
 
@@ -195,7 +173,7 @@
       run.below = [];
       run.up?.below.push(run);
       run.root = "namespace" in run;
-      run.width = run.root ? 26 : Math.min(440, 130 + 34 * Math.log2(1 + run.pages));
+      run.width = run.root ? 26 : Math.min(480, 200 + 32 * Math.log2(1 + run.pages));
       run.left = run.up ? run.up.left + run.up.width + 3 : 4;
     }
     for (const run of [...list].reverse()) {
@@ -203,7 +181,7 @@
     }
     let free = 0;
     const newest = (a, b) => b.id - a.id;
-    for (const run of [...list.filter((one) => !one.up).sort(newest)]) {
+    for (const run of list.filter((one) => !one.up).sort(newest)) {
       run.row = free;
       free += run.rows;
     }
@@ -219,23 +197,21 @@
   }
 
   function put(node, left, row, width, rows) {
-    node.style.transform = `translate(${left}px, ${4 + row * ROW}px)`;
-    node.style.width = `${width}px`;
-    node.style.height = `${rows * ROW - 3}px`;
+    const place = { transform: `translate(${left}px, ${4 + row * ROW}px)`, width: `${width}px`, height: `${rows * ROW - 3}px` };
+    Object.assign(node.style, place);
   }
 
-  function blockOf(run, before) {
-    if (before) return before.block;
-    const [text, facts] = [element("span", { class: "text" }), element("span", { class: "figures" })];
-    const block = element("div", { class: "run", role: "treeitem", tabindex: -1 }, element("div", { class: "in" }, text, facts));
-    block.addEventListener("click", () => select(run.path));
-    block.addEventListener("dblclick", () => look(run.path));
+  function blockOf({ path }) {
+    const inner = element("div", { class: "in" }, element("span", { class: "text" }), element("span", { class: "figures" }));
+    const acts = { onclick: () => select(path), ondblclick: () => look(path) };
+    const block = element("div", { role: "treeitem", tabindex: -1, ...acts }, inner);
     if (runs.size) block.animate([{ opacity: 0 }, { opacity: 1 }], 300);
+    $("tree").append(block);
     return block;
   }
 
   function drawTree(view) {
-    performance.mark("tree");
+    const began = performance.now();
     const rows = arrange(view.runs);
     const hottest = Math.log(1 + Math.max(1, ...view.runs.map((run) => run.hits)));
     const drawn = new Map();
@@ -243,7 +219,7 @@
     const wanted = $("search").value.trim().toLowerCase();
     for (const run of view.runs) {
       const before = runs.get(run.path);
-      const block = (run.block = blockOf(run, before));
+      const block = (run.block = before?.block || blockOf(run));
       drawn.set(run.path, run);
       put(block, run.left, run.row, run.width, run.rows);
       const tall = run.rows > 1 && !run.root;
@@ -256,19 +232,14 @@
       const label = labelOf(run);
       if (text.textContent !== label) text.textContent = label;
       text.style.webkitLineClamp = tall ? Math.max(1, Math.floor((run.rows * ROW - 26) / 16)) : "";
-      facts.textContent = [
-        count(run.tokens),
-        run.hits && plural(run.hits, "hit"),
-        reading && `${run.locks - run.pins} reading`,
-        run.pins && "pinned",
-      ].filter(Boolean).join(" · ");
+      const figures = [count(run.tokens), run.hits && plural(run.hits, "hit"), reading && `${run.locks - run.pins} reading`, run.pins && "pinned"];
+      facts.textContent = figures.filter(Boolean).join(" · ");
       block.title = `${plural(run.tokens, "token")} in ${plural(run.pages, "page")} behind ${count(run.start)}`;
       if (before && run.hits > before.hits) {
-        block.animate([{ backgroundColor: getComputedStyle(block).getPropertyValue("--cached") }, {}], 900);
+        block.animate([{ backgroundColor: "var(--cached)" }, {}], 900);
       }
-      if (!before) $("tree").append(block);
       if (run.more > 0) {
-        const stub = element("button", { type: "button", class: "more", onclick: () => lookMore(run.path) }, `${count(run.more)} more`);
+        const stub = element("button", { type: "button", class: "more", onclick: () => look(run.path) }, `${count(run.more)} more`);
         put(stub, run.left + run.width + 3, run.moreRow, 120, 1);
         stubs.push(stub);
       }
@@ -284,34 +255,27 @@
     $("shown").textContent =
       `${count(inside)} of ${plural(view.nodes, "run")}, ${plural(view.tokens, "token")} in pages of ${view.page_size}` +
       (view.texts ? "" : " · texts are shown on the server's own machine, or with a key (--api-key)");
-    performance.clearMeasures("tree");
-    performance.measure("tree", "tree");
-    performance.clearMarks("tree");
+    $("tree").dataset.drawn = (performance.now() - began).toFixed(1); // milliseconds
   }
 
+  /** Show only what is below this run; if that is so already, more of it. */
   function look(path) {
-    const way = [];
-    for (let run = runs.get(path); run; run = run.up) if (run.path !== focus.at(-1)?.path) way.unshift(run);
-    focus = path ? [...focus, ...way.map((run) => ({ path: run.path, label: labelOf(run) }))] : [];
-    crumbs();
-    tick();
-  }
-
-  function lookMore(path) {
     const limit = $("limit");
     if (focus.at(-1)?.path === path) limit.selectedIndex = Math.min(limit.selectedIndex + 1, limit.length - 1);
-    look(path);
+    const way = [];
+    for (let run = runs.get(path); run; run = run.up) if (run.path !== focus.at(-1)?.path) way.unshift(run);
+    focus = [...focus, ...way.map((run) => ({ path: run.path, label: labelOf(run) }))];
+    crumbs();
   }
 
   function crumbs() {
     const back = (length) => () => {
       focus.length = length;
       crumbs();
-      tick();
     };
-    const parts = focus.map(({ label }, i) => element("button", { type: "button", onclick: back(i + 1) }, label));
-    const all = element("button", { type: "button", onclick: back(0) }, "all");
-    $("crumbs").replaceChildren(...(parts.length ? [all, ...parts] : []));
+    const parts = [{ label: "all" }, ...focus].map(({ label }, i) => element("button", { type: "button", onclick: back(i) }, label));
+    $("crumbs").replaceChildren(...(focus.length ? parts : []));
+    tick();
   }
 
   async function select(path) {
@@ -336,8 +300,8 @@
     const below = element("button", { type: "button", onclick: () => look(path) }, "Show only what follows it");
     $("run").replaceChildren(facts, below, text);
     if (run.root || run.text === undefined) return;
-    const view = await (await ask(`cache_tree?limit=1&head=2048&node=${encodeURIComponent(path)}`, true)).json().catch(() => null);
-    const whole = view?.runs[0];
+    const response = await ask(`cache_tree?limit=1&head=2048&node=${path}`, true).catch(() => null);
+    const whole = (await response?.json())?.runs[0]; // unless it is gone by now
     if (whole) text.textContent = whole.text + (whole.tokens > 2048 ? `\n… ${count(whole.tokens - 2048)} tokens more` : "");
   }
 
@@ -354,27 +318,27 @@
   // ---- requests ----
 
   function drawRequests(view) {
-    const row = (request, running) => {
-      const part = (name, tokens) => {
-        const bar = element("i", { class: name });
-        bar.style.width = `${(100 * Math.max(0, tokens)) / request.limit}%`;
-        return bar;
-      };
-      const done = Math.min(request.computed_tokens, request.prompt_tokens) - request.cached_tokens;
-      const meter = running
-        ? element("span", { class: "meter" }, part("c", request.cached_tokens), part("p", done), part("g", request.tokens - request.prompt_tokens))
-        : request.waits.join(", ") || "room";
-      const made = `${count(request.prompt_tokens)} + ${count(request.tokens - request.prompt_tokens)}`;
-      const cells = [request.rid, meter, made, seconds(view.time - request.received)];
-      return element("tr", {}, ...cells.map((cell) => element("td", {}, cell)));
+    const table = (head, list) => {
+      const rows = [head, ...list].map((cells) => element("tr", {}, ...cells.map((cell) => element("td", {}, cell))));
+      return element("table", {}, ...rows);
     };
-    const table = (list, running) => {
-      const head = ["id", running ? "cached, computed, made" : "waits for", "tokens", "age"];
-      return element("table", {}, element("tr", {}, ...head.map((cell) => element("th", {}, cell))), ...list.map((one) => row(one, running)));
+    const made = (one) => `${count(one.prompt_tokens)} + ${count(one.tokens - one.prompt_tokens)}`;
+    const age = (one) => seconds(view.time - one.received);
+    const meter = (one) => {
+      const computed = Math.min(one.computed_tokens, one.prompt_tokens) - one.cached_tokens;
+      const parts = { cached: one.cached_tokens, computed, made: one.tokens - one.prompt_tokens };
+      const bars = Object.entries(parts).map(([name, tokens]) => {
+        const bar = element("i", { class: name });
+        bar.style.width = `${(100 * Math.max(0, tokens)) / one.limit}%`;
+        return bar;
+      });
+      return element("span", { class: "meter" }, ...bars);
     };
     $("requests").replaceChildren(
-      element("h2", {}, `${count(view.num_running)} running`), table(view.running, true),
-      element("h2", {}, `${count(view.num_waiting)} waiting`), table(view.waiting, false),
+      element("h2", {}, `${count(view.num_running)} running`),
+      table(["id", "cached, computed, made", "tokens", "age"], view.running.map((one) => [one.rid, meter(one), made(one), age(one)])),
+      element("h2", {}, `${count(view.num_waiting)} waiting`),
+      table(["id", "for", "tokens", "age"], view.waiting.map((one) => [one.rid, one.waits.join(", ") || "room", made(one), age(one)])),
     );
   }
 
@@ -443,7 +407,7 @@
       const [path, wish] = body();
       const options = { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(wish), signal: stop.signal };
       for await (const event of events(await ask(path, false, options))) {
-        if (event.error) throw new Refused(500, event.error.message);
+        if (event.error) throw refusal(500, event.error.message);
         const choice = event.choices?.[0];
         const piece = choice?.delta?.content || choice?.delta?.reasoning_content || choice?.text || "";
         if (piece && !first) first = performance.now();
@@ -487,7 +451,7 @@
     clearTimeout(timer);
     const mine = ++turn; // a later one has begun: its answers count
     if (still || document.hidden || $("key").open) return;
-    const node = focus.length ? `&node=${encodeURIComponent(focus.at(-1).path)}` : "";
+    const node = focus.length ? `&node=${focus.at(-1).path}` : "";
     const wishes = [
       ask("metrics").then(async (response) => mine === turn && figures(parseMetrics(await response.text()))),
       ask(`cache_tree?order=${$("order").value}&limit=${$("limit").value}${node}`, true).then(async (response) => {
@@ -507,21 +471,21 @@
       $("banner").textContent = failure ? (failure.status ? failure.message : "The server does not answer; trying again.") : "";
     }
     timer = setTimeout(tick, PERIOD);
-    if (!named && !failure) name();
+    if (!named && !failure) name().catch(() => {}); // the next turn tries again, and says why
   }
 
   let named = false;
   async function name() {
-    named = true;
     const facts = await (await ask("model_info")).json();
+    named = true;
     $("title").textContent = facts.served_model_name;
     document.title = `${facts.served_model_name} · RadixLang`;
     if (!facts.chat_template) [$("mode").value, $("system").hidden] = ["text", true];
     $("playground").toggleAttribute("inert", !facts.is_generation);
   }
 
-  const theme = (to) => (document.documentElement.dataset.theme = to);
-  const flip = () => theme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
+  let dark = matchMedia("(prefers-color-scheme: dark)").matches;
+  const flip = () => (document.documentElement.style.colorScheme = (dark = !dark) ? "dark" : "light");
   function pause() {
     still = !still;
     $("pause").setAttribute("aria-pressed", still);
@@ -540,11 +504,9 @@
     }
   });
   document.addEventListener("visibilitychange", tick);
-  for (const name of ["order", "limit"]) $(name).addEventListener("change", tick);
-  $("search").addEventListener("input", tick);
-  $("pause").addEventListener("click", pause);
-  $("theme").addEventListener("click", flip);
-  $("ask-key").addEventListener("click", () => wantKey("Without a key, leave both fields empty."));
+  for (const name of ["order", "limit", "search"]) $(name).addEventListener("input", tick);
+  const clicks = { pause, theme: flip, fresh, "ask-key": () => wantKey("Without a key, leave both fields empty.") };
+  for (const [name, act] of Object.entries(clicks)) $(name).addEventListener("click", act);
   for (const tab of document.querySelectorAll("[role=tab]")) tab.addEventListener("click", () => open(tab.getAttribute("aria-controls")));
   $("mode").addEventListener("change", () => {
     const example = EXAMPLES[$("mode").value];
@@ -561,7 +523,5 @@
     event.preventDefault();
     if (!stop) send();
   });
-  $("fresh").addEventListener("click", fresh);
-  theme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
   tick();
 })();
