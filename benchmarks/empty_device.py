@@ -1,71 +1,122 @@
-"""An engine whose device does nothing, for measuring the host: `host.py` uses it and runs it as the engine."""
+"""An engine whose device does nothing, for measuring the host: `host.py` uses it and runs it as the engine.
+
+The executor is the one of a GPU, with its graphs; only what would be put on the stream is missing. Needs Triton
+installed, not a GPU.
+"""
 
 from __future__ import annotations
 
 import os
 import time
+from collections import deque
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import torch
 
+from radixlang.attention.torch import TorchAttention
 from radixlang.channel import ZmqReceiver, ZmqSender
 from radixlang.engine.build import engine_info, scheduler_limits
 from radixlang.engine.idle import Collector
 from radixlang.engine.loop import EngineLoop
 from radixlang.executor import EngineShape
-from radixlang.executor.inputs import check
+from radixlang.executor.graphs import StepGraphs
+from radixlang.executor.inputs import lay_out
+from radixlang.executor.launch import DeviceExecutor, Ticket
+from radixlang.executor.shapes import Shape, decode_shapes, prompt_shapes
+from radixlang.memory.kv_pool import KvPool
 from radixlang.memory.request_table import RequestTable
 from radixlang.messages import Ready, ToEngine
+from radixlang.models.spec import ModelSpec
 from radixlang.plan import StepPlan, StepResult
 from radixlang.platforms.cpu import CpuPlatform
 from radixlang.process import Start, run_stage
-from radixlang.sampling.batch import SamplingBatch
+from radixlang.sampling.columns import RowColumns
 from radixlang.scheduler.scheduler import Scheduler
 
 ROWS = 256
 VOCABULARY = 49152
 PREFILL_RATE = 40_000
 """prompt tokens a second of the paced device"""
+TOKEN = 260
+"""what is always drawn"""
 
 
-class EmptyDevice:
-    """`executor.Executor` without a model: every token is the same. With a `pace` a decode step takes so many
+class _Done:
+    """Work that was done when it was submitted."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def wait(self) -> Any:
+        return self._value
+
+
+class InlinePlatform(CpuPlatform):
+    """Runs work when it is submitted, as an accelerator's host does; what comes home is a copy."""
+
+    def submit(self, work: Callable[[], Any]) -> _Done:
+        return _Done(work())
+
+    def home(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.clone()
+
+
+class EmptyGraphs(StepGraphs):
+    """Nothing is captured, and a replay does nothing; everything before and after it is the real thing. A step
+    that no graph holds is laid out."""
+
+    def __init__(self, device: DeviceExecutor, shapes: list[Shape]) -> None:
+        super().__init__(device.model, device.pool, device.table, device.attention, device.sampling, shapes)
+        self._replays = dict.fromkeys(shapes, lambda: None)
+        self._drawn = torch.zeros((2, device.table.rows), dtype=torch.int32)
+        self._drawn[0] = TOKEN
+
+    def run(self, plan: StepPlan) -> torch.Tensor:
+        if super().run(plan) is None:
+            lay_out(plan, self._table, self._pool.page_size)
+            self._sampling.settle()
+            self._sampling.draw_next(plan.rows[plan.samples])
+        return self._drawn
+
+    def repeat(self, plan: StepPlan) -> torch.Tensor | None:
+        return None if super().repeat(plan) is None else self._drawn
+
+
+class EmptyDevice(DeviceExecutor):
+    """The executor of a GPU without a model: every token is the same. With a `pace` a decode step takes so many
     seconds, and prompts take theirs at `PREFILL_RATE`."""
 
     def __init__(self, shape: EngineShape, pace: float = 0.0) -> None:
-        self.table = RequestTable(shape.max_rows, -(-shape.context_length // shape.page_size), torch.device("cpu"))
-        self.sampling = SamplingBatch(shape.max_rows, shape.vocab_size, CpuPlatform())
-        self.page_size = shape.page_size
-        self.pace = pace
+        platform = InlinePlatform()
+        spec = ModelSpec(
+            family="none", architecture="None", vocab_size=shape.vocab_size, hidden_size=1, intermediate_size=1,
+            num_heads=1, num_kv_heads=1, head_dim=1, layers=(), context_length=shape.context_length,
+        )  # fmt: skip
+        pool = KvPool(spec, shape.num_pages, shape.page_size, torch.float32, platform.device)
+        table = RequestTable(shape.max_rows, -(-shape.context_length // shape.page_size), platform.device)
+        attention = TorchAttention(spec, shape.page_size, platform.device)
+        super().__init__(SimpleNamespace(spec=spec), platform, pool, table, attention)  # type: ignore[arg-type]
+        self.sampling.columns = RowColumns(shape.max_rows, platform)
+        rows = shape.max_rows - 1
+        self.graphs = EmptyGraphs(self, decode_shapes(rows) + prompt_shapes(1024, rows))
+        self._pace = pace
         self._free_at = 0.0
+        self._ready: deque[float] = deque()
 
-    def launch(self, plan: StepPlan) -> tuple[StepPlan, float]:
-        check(plan, self.table, self.page_size)
-        for setup in plan.setups:
-            self.sampling.setup(setup)
-        entries = plan.new_pages.reshape(-1, 3)
-        self.table.host_pages[entries[:, 0], entries[:, 1]] = entries[:, 2]
-        self.sampling.settle()
-        self.sampling.plain(plan.rows)
-        self.sampling.drawn_before(plan.rows)
-        self.sampling.advance_plain(plan.rows)
+    def launch(self, plan: StepPlan) -> Ticket:
         prompt = plan.tokens - plan.size if plan.tokens > plan.size else 0
-        took = self.pace + prompt / PREFILL_RATE if self.pace else 0.0
+        took = self._pace + prompt / PREFILL_RATE if self._pace else 0.0
         self._free_at = max(self._free_at, time.monotonic()) + took
-        return plan, self._free_at
+        self._ready.append(self._free_at)
+        return super().launch(plan)
 
-    def sample(self, ticket: Any, masks: np.ndarray | None) -> None:
-        """Nothing is masked."""
-
-    def result(self, ticket: tuple[StepPlan, float]) -> StepResult:
-        plan, ready = ticket
-        if self.pace and (left := ready - time.monotonic()) > 0:
+    def result(self, ticket: Ticket) -> StepResult:
+        ready = self._ready.popleft()
+        if self._pace and (left := ready - time.monotonic()) > 0:
             time.sleep(left)
-        return StepResult(plan.step, np.full(int(np.count_nonzero(plan.samples)), 260, np.int32))
-
-    def close(self) -> None:
-        """Nothing to release."""
+        return super().result(ticket)
 
 
 def shape_of(vocabulary: int = VOCABULARY, context: int = 8192, rows: int = ROWS) -> EngineShape:

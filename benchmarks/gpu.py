@@ -36,12 +36,12 @@ from common import TINY
 
 from radixlang.bench import step as bench_step
 from radixlang.bench.report import percentiles, random_prompts
-from radixlang.channel import LocalChannel
+from radixlang.channel import LocalChannel, ZmqReceiver, ZmqSender
 from radixlang.config import Config
 from radixlang.engine.build import build_engine
 from radixlang.engine.recorder import StepRecorder
 from radixlang.llm import Engine
-from radixlang.messages import Generate, pack_ids
+from radixlang.messages import FromEngine, Generate, pack_ids
 from radixlang.plan import FROM_TABLE, RowSetup, StepPlan
 from radixlang.sampling_params import RowSampling, SamplingParams
 
@@ -207,10 +207,13 @@ class Bench:
 
 
 def host(model: str, where: Path, **more: Any) -> Rows:
-    """Host work of a turn of the engine's loop at 256 running rows: the turn without the wait for the device."""
-    to_engine, back = LocalChannel(), LocalChannel()
+    """Host work of a turn of the engine's loop at 256 running rows: the turn without the wait for the device.
+
+    As in the engine's process, what is sent goes through a socket, and no garbage is collected in between."""
+    to_engine, socket = LocalChannel(), f"ipc://{where}/host"
+    back = ZmqReceiver(socket, FromEngine)
     config = Config.from_flat(**options_of(model, where, **more)).resolve()
-    loop = build_engine(config, to_engine, back, lambda *_: None)
+    loop = build_engine(config, to_engine, ZmqSender(socket), lambda *_: None, own_process=True)
     wait = 0.0
     inner = loop.executor.result
 
@@ -240,6 +243,8 @@ def host(model: str, where: Path, **more: Any) -> Rows:
         loop.turn()
         back.receive(0)
     loop.executor.close()
+    loop.sender.close()
+    back.close()
     starved = sum(w < 0.005 for w in waits) / len(waits)
     works.sort()
     return {
@@ -267,7 +272,8 @@ def steps_of(model: str, word: str, options: dict[str, Any]) -> Rows:
     """The rows of one engine; `word` says how its overlap is."""
     sizes, length, steps = ((256, 32), 1024, 120) if options["device"] == "cuda" else ((8, 4), 64, 40)
     recorder, to_engine, back = StepRecorder(), LocalChannel(), LocalChannel()
-    loop = build_engine(Config.from_flat(**options).resolve(), to_engine, back, lambda *_: None, recorder)
+    config = Config.from_flat(**options).resolve()
+    loop = build_engine(config, to_engine, back, lambda *_: None, recorder, own_process=True)
     out: Rows = {}
     for size in sizes:
         ids = random_prompts(size, length, MODELS[model]["vocab_size"], [0, size])
@@ -497,6 +503,9 @@ def start(model: str, where: Path) -> Rows:
 
 
 def free() -> None:
+    """Forget the last engine, and let Python collect garbage again where that engine had a process of its own."""
+    gc.unfreeze()
+    gc.enable()
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

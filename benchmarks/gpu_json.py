@@ -1,13 +1,14 @@
 """Constrained requests on a GPU: 100 at once, in turns without a constraint and with each kind; new schemas.
 
-    python benchmarks/gpu_json.py [--device cuda] [--model llama] [--turns 3] [--out FILE] [server flags]
+    python benchmarks/gpu_json.py [--device cuda] [--model llama] [--turns 7] [--out FILE] [server flags]
 
 The server runs as its user would start it, with random weights of the Llama-3.1-8B shape. Its tokenizer is the
 packaged model's, filled up with words to the shape's vocabulary, so that texts of JSON are cut into real tokens
 and masks have the real width. Random weights seldom end a text by themselves: the constraints allow texts longer
 than the output, and `ignore_eos` holds every request to the same number of tokens. Each turn runs all kinds, in
-another order; ratios are of tokens a second to the unconstrained run of the same turn, medians over turns.
-`first`: seconds that the first request with a new schema takes longer than one with a known schema.
+another order and each with an empty cache; ratios are of tokens a second to the unconstrained run of the same
+turn, medians over turns. `first`: seconds that the first request with a new schema takes longer than one with a
+known schema. Requests that the device followed by itself are counted: all with `regex` and `choice` should be.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import statistics
 import sys
 import tempfile
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -107,27 +109,44 @@ class Load:
         began = time.perf_counter()
         outcomes = asyncio.run(ask_all(self.host, self.port, requests))
         took = time.perf_counter() - began
+        tokens = sum(outcome.tokens for outcome in outcomes)
         if broken := [outcome.error for outcome in outcomes if outcome.error]:
             raise SystemExit(f"{len(broken)} of {count} requests failed, {list(sampling)}: {broken[0]}")
-        return took, sum(outcome.tokens for outcome in outcomes)
+        if tokens != count * new:
+            raise SystemExit(f"{count} requests for {new} tokens each got {tokens}, {list(sampling)}")
+        return took, tokens
+
+    def flush(self) -> None:
+        """Empty the server's cache, so that no run has to evict what others left."""
+        urllib.request.urlopen(f"http://{self.host}:{self.port}/flush_cache", b"").close()
+
+    def followed(self) -> int:
+        """Requests that the device has followed so far."""
+        with urllib.request.urlopen(f"http://{self.host}:{self.port}/get_server_info") as answer:
+            return int(json.load(answer)["internal_states"][0]["num_grammar_device_total"])
 
 
-def measure(load: Load, args: argparse.Namespace) -> tuple[dict[str, list[tuple[float, int]]], list[float]]:
-    """(kind → (seconds, tokens) of each turn, seconds that new schemas add)."""
+def measure(load: Load, args: argparse.Namespace) -> tuple[dict[str, list[tuple[float, int]]], list[float], str]:
+    """(kind → (seconds, tokens) of each turn, seconds that new schemas add, what the device followed)."""
     kinds = ["none", "json_schema", "regex", "choice"]
     for kind in kinds:
         load.run(args.requests, args.output_len, constraint(kind))
+    time.sleep(1)  # tables are made beside what is served
+    before = load.followed()
     results: dict[str, list[tuple[float, int]]] = {kind: [] for kind in kinds}
     for turn in range(args.turns):
         for at in range(len(kinds)):
             kind = kinds[(at + turn) % len(kinds)]
+            load.flush()
             results[kind].append(load.run(args.requests, args.output_len, constraint(kind)))
+    most = 2 * args.turns * args.requests
+    followed = f"The device followed {load.followed() - before} of {most} requests by itself."
     added = []
     for turn in range(args.firsts):
         new = {"json_schema": json.dumps(schema(f"items_{turn}_{random.randrange(10**9)}"))}
         first, _ = load.run(1, 4, new)
         added.append(first - statistics.median(load.run(1, 4, new)[0] for _ in range(3)))
-    return results, added
+    return results, added, followed
 
 
 def table(results: dict[str, list[tuple[float, int]]], added: list[float]) -> tuple[str, bool]:
@@ -159,7 +178,7 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=100)
     parser.add_argument("--input-len", type=int, default=128)
     parser.add_argument("--output-len", type=int, default=128)
-    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--firsts", type=int, default=8, help="new schemas")
     parser.add_argument("--vocabulary", type=int, help="tokens, instead of the shape's")
     parser.add_argument("--out", type=Path, help="append the table to this file")
@@ -175,11 +194,12 @@ def main() -> int:
         full_tokenizer(folder, vocabulary)
         with ServerProcess(str(folder), *flags, *more) as server:
             print(f"[ready in {server.ready_seconds:.1f} s]", file=sys.stderr, flush=True)
-            results, added = measure(Load(server.url, vocabulary, args), args)
+            results, added, followed = measure(Load(server.url, vocabulary, args), args)
     body, kept = table(results, added)
     text = (
         f"{environment('gpu_json')}\n{args.model} on {args.device}, {vocabulary:,} tokens: "
-        f"{args.requests} at once, {args.input_len} in / {args.output_len} out, {args.turns} turns\n\n{body}"
+        f"{args.requests} at once, {args.input_len} in / {args.output_len} out, {args.turns} turns\n\n"
+        f"{body}\n{followed}"
     )
     print(text)
     if args.out:

@@ -2,11 +2,11 @@
 does nothing. Tables in markdown.
 
     python benchmarks/host.py                       # all sections
-    python benchmarks/host.py step admission        # host work a step at 256 rows; 256 cached prompts, one token
+    python benchmarks/host.py step admission        # host work a decode step; 256 cached prompts, one token
     python benchmarks/host.py http --pace 0.016     # 256 streams over HTTP, a step every 16 ms
 
-What the device executor does on the host in a graph's step (checking the plan, page table, sampling columns) is
-done here too; copies and launches are not. `http` needs a tokenizer: `--model`, by default the default model.
+What the device executor does on the host in a graph's step is done here too; copies, graph launches and events
+are not. `http` needs a tokenizer: `--model`, by default the default model.
 """
 
 from __future__ import annotations
@@ -101,17 +101,24 @@ def pair(samples: list[float]) -> str:
 
 
 def step(arguments: argparse.Namespace) -> None:
-    """Host work of the turns that launch and process a decode step of all rows."""
+    """Host work of the turns that launch and process a decode step."""
     loop = Loop(max_running_requests=ROWS)
-    loop.run(prompts_of(ROWS, 64), arguments.steps + 8)
-    turns = [turn for turn in loop.recorder.take() if turn.rows == turn.tokens == ROWS][8:]
+    columns: dict[str, list[str]] = {part: [] for part in ("whole", *HOST_PARTS, "the rest")}
+    for rows in arguments.rows:
+        loop.recorder.take()
+        loop.run(prompts_of(rows, 64), arguments.steps + 8)
+        turns = [turn for turn in loop.recorder.take() if turn.rows == turn.tokens == rows][8:]
+        columns["whole"].append(pair([turn.seconds for turn in turns]))
+        for part in HOST_PARTS:
+            columns[part].append(pair([turn.spans[part] for turn in turns]))
+        rest = [turn.seconds - sum(turn.spans[part] for part in HOST_PARTS) for turn in turns]
+        columns["the rest"].append(pair(rest))
     loop.close()
-    print(f"| host work a step at {ROWS} rows, ms | median / p99 |\n|---|---|")
-    print(f"| whole | {pair([turn.seconds for turn in turns])} |")
-    for part in HOST_PARTS:
-        print(f"| – {part} | {pair([turn.spans[part] for turn in turns])} |")
-    rest = [turn.seconds - sum(turn.spans[part] for part in HOST_PARTS) for turn in turns]
-    print(f"| – the rest | {pair(rest)} |\n")
+    print(f"| host work a step, median / p99 in ms | {' | '.join(f'{rows} rows' for rows in arguments.rows)} |")
+    print("|---" * (1 + len(arguments.rows)) + "|")
+    for name, cells in columns.items():
+        print(f"| {'' if name == 'whole' else '– '}{name} | {' | '.join(cells)} |")
+    print()
 
 
 def admission(arguments: argparse.Namespace) -> None:
@@ -264,6 +271,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Host work without a device.")
     parser.add_argument("sections", nargs="*", help=f"of {', '.join(SECTIONS)}")
     parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--rows", type=int, nargs="*", default=[1, 32, ROWS], help="of `step`")
     parser.add_argument("--pace", type=float, default=0.016)
     parser.add_argument("--model", default="default")
     parser.add_argument("--chat", action="store_true")

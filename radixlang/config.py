@@ -85,6 +85,9 @@ class DeviceConfig:
         "Most tokens of a step with prompts that is a CUDA graph, 0 for none; by default up to 2048, fewer for "
         "models that compute longer than it takes to launch them.",
     )
+    disable_tree_attention: bool = flag(
+        False, "Let each request read a prefix that it shares with others by itself, even where once would do."
+    )
     disable_overlap_schedule: bool = flag(False, "Wait for each step before planning the next.")
     enable_deterministic_inference: bool = flag(
         False, "Give a token the same numbers in any batch, chunk of its prompt or prefix hit, at some cost."

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import torch
 
     from radixlang.attention import AttentionBackend
+    from radixlang.kernels.tree_work import TreeWork
 
 
 @dataclass
@@ -46,6 +47,9 @@ class ForwardBatch:
     separate: bool = False
     """no row reads what another row of this step writes. Not so when a prompt's last tokens are computed beside a
     request that already shares them"""
+    tree: TreeWork | None = None
+    """which rows share which part of their prefixes, where their backend shall read it once for all; for steps of
+    one token a row. A part's keys come before every one of its rows' new tokens"""
     wanted: torch.Tensor | None = None
     """[S] int64: the only tokens whose hidden states are asked for, S < T, in order; a model may give those alone.
     None: all T"""

@@ -30,6 +30,13 @@ Floats: TypeAlias = npt.NDArray[np.float32]
 FROM_TABLE = -1
 """A token id that means: the row's next token, which only the device knows yet."""
 
+AUTOMATON_STATES = 512
+"""states of an automaton on the device at most, the one for ended texts included"""
+AUTOMATON_MASKS = 128
+"""different masks of one at most"""
+TOKEN_BYTES = 16
+"""bytes of a token that the device has room for, on average"""
+
 
 @dataclass(frozen=True)
 class CopyPages:
@@ -45,10 +52,21 @@ class Flush:
 
 
 @dataclass(frozen=True)
+class LoadTokens:
+    """Tell the device the tokens' bytes, which its automata read: before the first `LoadAutomaton`."""
+
+    letters: npt.NDArray[np.uint8]
+    """[total] one token after the other, at most `TOKEN_BYTES` a token on average"""
+    ends: Ints
+    """[vocab + 1] token i has letters[ends[i] : ends[i + 1]]; none for end tokens and what no automaton allows"""
+
+
+@dataclass(frozen=True)
 class LoadAutomaton:
     """Put an automaton of n states into a slot of the device before the step's rows are set up.
 
-    The host sees to it that no row is in the slot's automaton any more. All arrays are flat.
+    The host sees to it that no row is in the slot's automaton any more. All arrays are flat; n and m are at most
+    `AUTOMATON_STATES` and `AUTOMATON_MASKS`.
     """
 
     slot: int
@@ -60,7 +78,7 @@ class LoadAutomaton:
     """[m * words]"""
 
 
-Action: TypeAlias = CopyPages | Flush | LoadAutomaton
+Action: TypeAlias = CopyPages | Flush | LoadTokens | LoadAutomaton
 
 
 @dataclass(frozen=True)
@@ -105,7 +123,10 @@ class LogprobWish:
 
 @dataclass(frozen=True)
 class StepPlan:
-    """One forward pass. B rows, T = sum(counts) tokens; rows are ordered as the device shall see them."""
+    """One forward pass. B rows, T = sum(counts) tokens; rows are ordered as the device shall see them.
+
+    Plans may share arrays: the same array in two plans stands for the same numbers.
+    """
 
     step: int
     rows: Ints
@@ -125,8 +146,10 @@ class StepPlan:
     setups: tuple[RowSetup, ...] = ()
     logprobs: tuple[LogprobWish, ...] = ()
     actions: tuple[Action, ...] = ()
+    """in this order, before everything else of the step"""
     masked: Ints = field(default_factory=lambda: np.zeros(0, np.int32))
-    """[G] indexes b of rows that have a grammar: the host fills one mask row each before `sample`"""
+    """[G] indexes b of rows that have a grammar and no automaton: the host fills one mask row each before
+    `sample`"""
 
     @property
     def size(self) -> int:
@@ -167,3 +190,5 @@ class StepResult:
     embeddings: dict[int, Floats] = field(default_factory=dict)
     """plan index → [hidden] float32"""
     failed: dict[int, str] = field(default_factory=dict)
+    ended: Ints = field(default_factory=lambda: np.zeros(0, np.int32))
+    """indexes into `tokens` of rows whose automaton lets nothing but the end follow"""

@@ -8,6 +8,7 @@ own rows comes one of length 0 with the tokens that pad the step, then rows with
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from radixlang.registry import Registry
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from radixlang.forward import ForwardBatch
+    from radixlang.kernels.tuning import TreeTile
     from radixlang.models.spec import ModelSpec
 
 
@@ -63,6 +65,8 @@ class AttentionBackend(Protocol):
 
     reads_back: bool
     """`plan` waits for the device where rows bring several tokens: no graph can hold such a step"""
+    tree: Mapping[int, TreeTile]
+    """how it does steps with `ForwardBatch.tree`, by the cache's bytes an element; empty: it knows none"""
 
     @staticmethod
     def supports(spec: ModelSpec, device: str) -> str | None:

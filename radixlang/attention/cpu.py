@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,6 +12,7 @@ from radixlang.forward import ForwardBatch
 from radixlang.kernels import cpu
 
 if TYPE_CHECKING:
+    from radixlang.kernels.tuning import TreeTile
     from radixlang.models.spec import ModelSpec
 
 
@@ -18,6 +20,7 @@ class CpuAttention:
     """The `cpu` backend."""
 
     reads_back = False
+    tree: Mapping[int, TreeTile] = {}
 
     def __init__(self, spec: ModelSpec, page_size: int, device: torch.device) -> None:
         from radixlang.kernels.cpu import attention

@@ -5,6 +5,7 @@ Whatever else is in the step, and whether it decodes or reads a prompt. Must not
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,6 +24,8 @@ class ExactTritonAttention:
     """Paged attention by `kernels/exact_attention.py`, for all steps."""
 
     reads_back = False
+    tree: Mapping[int, tuning.TreeTile] = {}
+    """Where a row's sum over its keys is cut would depend on who shares them: none."""
 
     def __init__(self, spec: ModelSpec, page_size: int, device: torch.device | str) -> None:
         from radixlang.kernels.exact_attention import exact_attention

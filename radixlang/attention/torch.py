@@ -7,6 +7,7 @@ length may hold anything, NaN included, and are zeroed before they are multiplie
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from radixlang.attention import AttentionLayer
 from radixlang.forward import ForwardBatch
 
 if TYPE_CHECKING:
+    from radixlang.kernels.tuning import TreeTile
     from radixlang.models.spec import ModelSpec
 
 SCORE_BYTES = 64 << 20
@@ -62,6 +64,7 @@ class TorchAttention:
     """The `torch_native` backend."""
 
     reads_back = True
+    tree: Mapping[int, TreeTile] = {}
 
     def __init__(self, spec: ModelSpec, page_size: int, device: torch.device) -> None:
         self.page_size = page_size

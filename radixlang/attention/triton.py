@@ -1,7 +1,9 @@
 """The Triton attention backend: the default on GPUs.
 
 Chooses per step between the two paged kernels: few queries a row take the split-KV decode kernel, anything else
-the extend kernel. Runs on the CPU only under Triton's interpreter, for tests. Must not know requests.
+the extend kernel. Before the former, tree attention reads what the rows share, in steps that say so; a layer with
+a window goes without, for it does not see most of that. Runs on the CPU only under Triton's interpreter, for
+tests. Must not know requests.
 """
 
 from __future__ import annotations
@@ -36,17 +38,19 @@ class AttentionPlan:
 
 
 class TritonAttention:
-    """Paged attention by `kernels/decode_attention.py` and `kernels/extend_attention.py`."""
+    """Paged attention by `decode_attention.py`, `tree_attention.py` and `extend_attention.py` of the kernels."""
 
     reads_back = False
 
     def __init__(self, spec: ModelSpec, page_size: int, device: torch.device | str) -> None:
         from radixlang.kernels.decode_attention import decode_attention, decode_projected
         from radixlang.kernels.extend_attention import extend_attention
+        from radixlang.kernels.tree_attention import tree_attention
 
         self._decode = decode_attention
         self._decode_projected = decode_projected
         self._extend = extend_attention
+        self._tree = tree_attention
         self._heads = spec.num_heads
         self._kv_heads = spec.num_kv_heads
         self._head_dim = spec.head_dim
@@ -55,6 +59,20 @@ class TritonAttention:
             size: tuning.extend_tile(self._chip, head_dim=spec.head_dim, element_size=size, page_size=page_size)
             for size in ELEMENT_SIZES
         }
+        self.tree: dict[int, tuning.TreeTile] = {}
+        if not all(layer.window for layer in spec.layers):
+            tiles = {
+                size: tuning.tree_tile(
+                    self._chip,
+                    heads=spec.num_heads,
+                    kv_heads=spec.num_kv_heads,
+                    head_dim=spec.head_dim,
+                    element_size=size,
+                    page_size=page_size,
+                )
+                for size in ELEMENT_SIZES
+            }
+            self.tree = {size: tile for size, tile in tiles.items() if tile is not None}
 
     @staticmethod
     def supports(spec: ModelSpec, device: str) -> str | None:
@@ -93,7 +111,11 @@ class TritonAttention:
         }
         if not one:
             tiles = {size: replace(tile, splits=max(2, tile.splits // batch.size)) for size, tile in tiles.items()}
-        fused = one and batch.separate and all(tile.projected for tile in tiles.values())
+        if batch.tree is not None and self._head_dim > 128:
+            # what a row begins with takes registers, too
+            tiles = {size: replace(tile, warps=max(4, tile.warps)) for size, tile in tiles.items()}
+        # Tree attention wants the queries before the decode kernel runs.
+        fused = one and batch.separate and batch.tree is None and all(tile.projected for tile in tiles.values())
         return AttentionPlan(tiles, {}, partial(self._fused, tiles) if fused else None)
 
     def _fused(
@@ -152,6 +174,18 @@ class TritonAttention:
         sinks: torch.Tensor | None = getattr(layer, "sinks", None)
         size = k_cache.element_size()
         if plan.decode:
+            prefixes = None
+            if batch.tree is not None and not layer.window:
+                prefixes = self._tree(
+                    q,
+                    k_cache,
+                    v_cache,
+                    batch.page_table,
+                    batch.tree,
+                    scale=layer.scale,
+                    softcap=layer.softcap,
+                    tile=self.tree[size],
+                )
             return self._decode(
                 *tensors,
                 scale=layer.scale,
@@ -160,6 +194,7 @@ class TritonAttention:
                 sinks=sinks,
                 max_query=batch.max_query,
                 tile=plan.decode[size],
+                prefixes=prefixes,
             )
         return self._extend(
             *tensors,

@@ -86,7 +86,7 @@ def constraints(config: Config, shape: EngineShape) -> Constraints | None:
 
     options = config.grammar
     manager = GrammarManager(vocabulary, options.grammar_backend, cache_bytes=options.grammar_cache_mb << 20)
-    return Constraints(manager, jump=not options.disable_jump_forward)
+    return Constraints(manager, not options.disable_jump_forward, shape.automaton_slots)
 
 
 def build_engine(

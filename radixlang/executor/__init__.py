@@ -64,3 +64,5 @@ class EngineShape:
     architecture: str = ""
     model_type: str = ""
     hidden_size: int = 0
+    automaton_slots: int = 0
+    """constraints that rows may follow on the device at a time"""

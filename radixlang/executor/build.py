@@ -27,12 +27,18 @@ from radixlang.parallel import connect
 from radixlang.plan import FROM_TABLE, RowSetup, StepPlan
 from radixlang.platforms import find_platform, place_rank
 from radixlang.registry import Registry
+from radixlang.sampling.automata import Automata
+from radixlang.sampling.batch import kernels_draw
 from radixlang.sampling_params import RowSampling
 
 log = get_logger(__name__)
 
 MAX_RUNNING_CPU = 64
 MAX_RUNNING_ACCELERATOR = 256
+AUTOMATA = 16
+"""constraints that rows can follow on the device at a time, where kernels draw"""
+AUTOMATA_WITHOUT_KERNELS = 0
+"""elsewhere: there is no wait for the host to be saved"""
 TRIAL_TOKENS = 160
 """of a trial prompt: more than the kernels for few tokens take"""
 
@@ -93,6 +99,8 @@ def build_executor(
     running = config.schedule.max_running_requests or (
         MAX_RUNNING_CPU if kind == "cpu" else MAX_RUNNING_ACCELERATOR
     )
+    slots = AUTOMATA if kernels_draw(platform) else AUTOMATA_WITHOUT_KERNELS
+    automata = Automata(running + 1, spec.vocab_size, platform, slots) if slots and not spec.encoder else None
     sharing = ranks if kind == "cpu" else 1  # ranks on a CPU share its memory
     memory = Memory(
         kind == "cpu",
@@ -105,7 +113,8 @@ def build_executor(
     if kind == "cuda" and not config.device.disable_cuda_graph and not spec.encoder and find_spec("triton"):
         tokens = prompt_tokens(config.device, model.weight_bytes, spec.num_layers)
         # all ranks must run a step in the same shape
-        shapes = graph_shapes(config.device, running, 0 if attention.reads_back else parallel.least(tokens))
+        tokens = 0 if attention.reads_back else parallel.least(tokens)
+        shapes = graph_shapes(config.device, running, tokens, ranks == 1 and kv_dtype.itemsize in attention.tree)
     pages = kv_pages(
         spec,
         memory,
@@ -128,7 +137,7 @@ def build_executor(
         )
     pool = KvPool(spec, pages, page_size, kv_dtype, platform.device)
     table = RequestTable(running + 1, -(-context // page_size), platform.device)
-    executor = DeviceExecutor(model, platform, pool, table, attention)
+    executor = DeviceExecutor(model, platform, pool, table, attention, automata)
     clock.note("kv pool")
     progress("trial step", 0, 1)
     if kind == "cuda" and find_spec("triton"):
@@ -163,6 +172,7 @@ def build_executor(
         architecture=spec.architecture,
         model_type=spec.family,
         hidden_size=spec.hidden_size,
+        automaton_slots=automata.slots if automata is not None else 0,
     )
     return executor, shape
 

@@ -1,11 +1,11 @@
 """Whole steps as CUDA graphs: static buffers, one packed copy in, one graph launch, one copy home.
 
-A graph holds unpacking, forward pass and draw of a step of so many tokens and rows. There are two ladders of such
-shapes: *decode* steps, whose rows have one token each and all draw, and *prompt* steps, where any rows bring any
-tokens and some draw. A step runs in the smallest shape that holds it; rows that pad it are the sink's, and so is
-the row that the tokens belong to that pad it. Rows that wait for a mask are passed over by the graph's draw; once
-the masks are there, a few launches draw them from the logits that the graph left. Whatever a graph cannot do is
-left to the ordinary path, which gives the same tokens.
+A graph holds unpacking, forward pass and draw of a step of so many tokens and rows. There are three ladders of
+such shapes: *decode* steps, whose rows have one token each and all draw, the same with *tree attention*, and
+*prompt* steps, where any rows bring any tokens and some draw. A step runs in the smallest shape that holds it;
+rows that pad it are the sink's, and so is the row that the tokens belong to that pad it. Rows that wait for a
+mask are passed over by the graph's draw; once the masks are there, a few launches draw them from the logits that
+the graph left. Whatever a graph cannot do is left to the ordinary path, which gives the same tokens.
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ import torch
 
 from radixlang.attention import AttentionBackend
 from radixlang.errors import EngineError
+from radixlang.executor.decode_pack import DecodePack, step_size
 from radixlang.executor.inputs import lay_out
+from radixlang.executor.prefixes import KvShape, PrefixPlanner
 from radixlang.executor.shapes import Shape
 from radixlang.forward import ForwardBatch, ForwardContext, forwarding
 from radixlang.kernels.ahead import compiled_ahead
 from radixlang.kernels.bitmask import apply_bitmask
 from radixlang.kernels.skinny_linear import MAX_TOKENS
 from radixlang.kernels.step_inputs import packed_size, sections, step_inputs
+from radixlang.kernels.tree_work import TreeWork, tree_sections
 from radixlang.memory.kv_pool import KvPool
 from radixlang.memory.request_table import RequestTable
 from radixlang.models import Model
@@ -89,7 +92,9 @@ class StepGraphs:
         attention: AttentionBackend,
         sampling: SamplingBatch,
         shapes: list[Shape],
+        mark: Callable[[str], None] = lambda part: None,
     ) -> None:
+        """`mark` is told when all that a step brings is on the stream, see `Platform.mark`."""
         assert sampling.columns is not None
         device = table.pages.device
         self._model = model
@@ -98,12 +103,15 @@ class StepGraphs:
         self._attention = attention
         self._sampling = sampling
         self._columns = sampling.columns
-        self._decodes = sorted(shape for shape in shapes if shape.decodes)
+        self._mark = mark
+        self._decodes = sorted(shape for shape in shapes if shape.decodes and not shape.tree)
+        self._trees = sorted(shape for shape in shapes if shape.tree)
+        self._planner = _planner(model, pool, attention) if self._trees else None
         self._prompts = sorted(shape for shape in shapes if not shape.decodes)
         tokens, rows = max(shape.tokens for shape in shapes), max(shape.rows for shape in shapes)
         self._ids, self._positions, self._slots = torch.zeros((3, tokens), dtype=torch.int64, device=device)
         self._wanted = torch.zeros(rows, dtype=torch.int64, device=device)
-        self._packed = torch.zeros(packed_size(tokens, rows), dtype=torch.int32, device=device)
+        self._packed = torch.zeros(max(map(step_size, shapes)), dtype=torch.int32, device=device)
         self._home = torch.zeros(2 * rows, dtype=torch.int32, device=device)
         self._pins = device.type == "cuda"
         self._replays: dict[Shape, Replay] = {}
@@ -111,10 +119,12 @@ class StepGraphs:
         """[rows, vocabulary] what a shape's last run left"""
         self._last: tuple[StepPlan, Shape, npt.NDArray[np.int64]] | None = None
         """the step that ran last, and the tokens that its drawing rows had drawn before"""
+        self._decode: DecodePack | None = None
+        """the rows that decoded last"""
 
     def capture(self, record: Record, progress: Callable[[int, int], None]) -> None:
         """Record all shapes, the largest first, so that the others fit into its memory."""
-        shapes = sorted(self._decodes + self._prompts, reverse=True)
+        shapes = sorted(self._decodes + self._trees + self._prompts, reverse=True)
         # Compiles what is not compiled yet; prompt steps beyond the kernels for few tokens are all alike.
         unlike = [shape for shape in shapes if shape.decodes or shape.tokens <= MAX_TOKENS or shape == shapes[0]]
         compiled_ahead(self._packed.device, lambda: self._try_out(unlike))
@@ -134,6 +144,7 @@ class StepGraphs:
         packed = self._packed[: packed_size(tokens, rows)]
         batch_rows, query_starts, lengths, _, drawing, drawn, *_ = sections(packed, tokens, rows)
         size = rows if shape.decodes else rows + 1
+        tree = self._packed[len(packed) : step_size(shape)]
         batch = ForwardBatch(
             input_ids=self._ids[:tokens],
             positions=self._positions[:tokens],
@@ -147,6 +158,7 @@ class StepGraphs:
             max_length=table.pages.shape[1] * self._pool.page_size,
             wanted=None if shape.decodes else self._wanted[:rows],
             separate=shape.decodes,
+            tree=TreeWork(*tree_sections(tree, rows)) if shape.tree else None,
         )
         step_inputs(
             packed,
@@ -162,7 +174,7 @@ class StepGraphs:
             hidden = self._model(batch.input_ids, batch.positions)
             # A model may have left the tokens out that nobody wants.
             scores = self._model.scores(hidden if len(hidden) == rows else hidden[self._wanted[:rows]])
-        self._columns.draw(scores, drawing, drawn, table.next_token, self._home_of(shape))
+        self._sampling.draw(scores, drawing, drawn, table.next_token, self._home_of(shape))
         self._scores[shape] = lent(scores) if scores.is_cuda else scores
 
     def _home_of(self, shape: Shape) -> torch.Tensor:
@@ -172,7 +184,7 @@ class StepGraphs:
         """The smallest shape that can run the plan: one that asks for nothing but tokens."""
         # What the host knows may be in the prefix of another row of this step: no matter for decode steps.
         single = plan.size == plan.tokens and bool((plan.token_ids == FROM_TABLE).all())
-        if plan.logprobs or plan.actions or plan.pools.any() or (single and not plan.samples.all()):
+        if plan.logprobs or plan.pools.any() or (single and not plan.samples.all()):
             return None
         ladder = self._decodes if single else self._prompts
         for shape in ladder[bisect_left(ladder, Shape(plan.tokens, plan.size)) :]:
@@ -181,44 +193,78 @@ class StepGraphs:
         return None
 
     def run(self, plan: StepPlan) -> torch.Tensor | None:
-        """Run a checked plan if a shape holds it → int32 [2, ≥ S], valid until the next run: the tokens of the
-        rows that sample, and which are bad. None: nothing was done. Entries of masked rows mean nothing before
-        `draw`.
+        """Run a checked plan, whose actions are done, if a shape holds it → int32 [2, ≥ S], valid until the next
+        run: the tokens of the rows that sample, and their flags (see `Drawn`). None: nothing was done. Entries of
+        masked rows mean nothing before `draw`.
         """
         shape = self.find(plan)
         if shape is None:
             return None
+        self._sampling.settle()
+        more = plan.new_pages.reshape(-1, 3)[shape.tokens :]
+        if len(more):  # a long prefix was found in the cache
+            self._table.write(self._sampling.upload(more.astype(np.int32)))
+        if shape.decodes:
+            self._decode = self._decode_pack(plan, shape)
+            return self._run_decode(plan, self._decode)
+        return self._run_prompts(plan, shape)
+
+    def _decode_pack(self, plan: StepPlan, shape: Shape) -> DecodePack:
+        """The numbers of rows that begin to decode together, and how they read what they share."""
+        tree = None
+        if self._planner is not None:
+            pages = self._table.host_pages
+            entries = plan.new_pages.reshape(-1, 3)
+            pages[entries[:, 0], entries[:, 1]] = entries[:, 2]
+            tree = self._planner.plan(plan.rows, plan.starts, pages)
+            if tree is not None:
+                shape = self._trees[bisect_left(self._trees, shape)]
+        return DecodePack(plan, shape, self._table, self._pool.page_size, tree)
+
+    def repeat(self, plan: StepPlan) -> torch.Tensor | None:
+        """As `run`, without a check, for one more step of the rows that decoded last. None: it is another one."""
+        pack = self._decode
+        return self._run_decode(plan, pack) if pack is not None and pack.holds(plan) else None
+
+    def _run_decode(self, plan: StepPlan, pack: DecodePack) -> torch.Tensor:
+        before = self._sampling.draw_next(pack.rows)
+        pack.fill(plan, before)
+        staged = torch.empty(len(pack.packed), dtype=torch.int32, pin_memory=self._pins)
+        staged.numpy()[:] = pack.packed
+        return self._replay(plan, pack.shape, staged, before)
+
+    def _run_prompts(self, plan: StepPlan, shape: Shape) -> torch.Tensor:
         table, size, tokens = self._table, plan.size, plan.tokens
         layout = lay_out(plan, table, self._pool.page_size)
-        self._sampling.settle()
-        entries = plan.new_pages.reshape(-1, 3)
-        if len(entries) > shape.tokens:  # a long prefix was found in the cache
-            table.write(self._sampling.upload(entries[shape.tokens :].astype(np.int32)))
-            entries = entries[: shape.tokens]
+        entries = plan.new_pages.reshape(-1, 3)[: shape.tokens]
         draws = plan.rows[layout.sampling]
-        # torch keeps the pinned block until the copy has passed the stream
         staged = torch.zeros(packed_size(shape.tokens, shape.rows), dtype=torch.int32, pin_memory=self._pins)
         rows, starts, lengths, wanted, drawing, drawn, ids, positions, slots, pages = sections(
             staged.numpy(), shape.tokens, shape.rows
         )
         rows[:size] = plan.rows
         starts[: size + 1] = layout.query_starts
-        # every row of a decode step has one token; otherwise the first padding row has all that are left
-        starts[size + 1 :] = np.arange(size + 1, shape.rows + 2) if shape.decodes else shape.tokens
+        starts[size + 1 :] = shape.tokens  # the first padding row has all that are left
         lengths[:size] = layout.lengths
         wanted[: len(draws)] = layout.ends[layout.sampling]
         wanted[len(draws) :] = tokens - 1
         drawing[: len(draws)] = draws
-        before = self._sampling.drawn_before(draws)
+        before = self._sampling.draw_next(draws)
         drawn[: len(draws)] = before
         drawn[(np.cumsum(plan.samples) - 1)[plan.masked]] = -1
         ids[:tokens] = np.where(plan.token_ids == FROM_TABLE, -plan.rows[layout.of], plan.token_ids)
         positions[:tokens] = layout.positions
         slots[:tokens] = layout.slots
         pages[: entries.size] = entries.ravel()
+        return self._replay(plan, shape, staged, before)
+
+    def _replay(
+        self, plan: StepPlan, shape: Shape, staged: torch.Tensor, before: npt.NDArray[np.int64]
+    ) -> torch.Tensor:
+        # torch keeps the pinned block until the copy has passed the stream
         self._packed[: len(staged)].copy_(staged, non_blocking=True)
+        self._mark("copy")
         self._replays[shape]()
-        self._sampling.advance_rows(draws)
         self._last = plan, shape, before
         return self._home_of(shape)
 
@@ -243,3 +289,9 @@ class StepGraphs:
         apply_bitmask(scores, index, bits)
         self._columns.draw(scores, rows, waiting, self._table.next_token, self._home_of(shape))
         return self._home_of(shape)
+
+
+def _planner(model: Model, pool: KvPool, attention: AttentionBackend) -> PrefixPlanner:
+    spec, size = model.spec, pool.layers[0][0].element_size()
+    kv = KvShape(spec.num_heads, spec.num_kv_heads, spec.head_dim, size, pool.page_size)
+    return PrefixPlanner(attention.tree[size], kv)

@@ -1,6 +1,6 @@
 """The executor of one device: runs plans in order on the platform's stream.
 
-    launch:  new pages, setups, actions → forward pass → prompt log-probabilities, embeddings, last logits
+    launch:  actions, setups, new pages → forward pass → prompt log-probabilities, embeddings, last logits
     sample:  draw, next tokens into the table       (part of the launch when no row waits for a mask)
     result:  wait, and turn what came home into a `StepResult`
 
@@ -21,14 +21,16 @@ from radixlang.errors import EngineError
 from radixlang.executor.inputs import Inputs, build_inputs, check
 from radixlang.executor.pooling import pool_rows
 from radixlang.forward import ForwardContext, forwarding
+from radixlang.kernels.automaton_tables import ENDED
 from radixlang.memory.kv_pool import KvPool
 from radixlang.memory.request_table import RequestTable
 from radixlang.models import Model
-from radixlang.plan import CopyPages, Flush, StepPlan, StepResult
+from radixlang.plan import Action, CopyPages, Flush, LoadAutomaton, LoadTokens, StepPlan, StepResult
 from radixlang.platforms import Pending, Platform
+from radixlang.sampling.automata import Automata
 from radixlang.sampling.batch import SamplingBatch
 from radixlang.sampling.logprobs import LogprobTensors, Segment, join, position_logprobs
-from radixlang.sampling.sampler import Drawn, sample
+from radixlang.sampling.sampler import BAD, Drawn, sample
 
 if TYPE_CHECKING:
     from radixlang.executor.graphs import Shape, StepGraphs
@@ -43,8 +45,9 @@ NO_TOKEN = (
 
 @dataclass
 class _Sampled:
-    tokens: torch.Tensor
-    bad: torch.Tensor
+    tokens: np.ndarray
+    flags: np.ndarray
+    """both [S], valid when the copies home are done"""
     logprobs: dict[int, LogprobTensors]
 
 
@@ -74,6 +77,7 @@ class DeviceExecutor:
         pool: KvPool,
         table: RequestTable,
         attention: AttentionBackend,
+        automata: Automata | None = None,
     ) -> None:
         self.model = model
         self.spec = model.spec
@@ -81,7 +85,7 @@ class DeviceExecutor:
         self.pool = pool
         self.table = table
         self.attention = attention
-        self.sampling = SamplingBatch(table.rows, self.spec.vocab_size, platform)
+        self.sampling = SamplingBatch(table.rows, self.spec.vocab_size, platform, automata=automata)
         self.graphs: StepGraphs | None = None
 
     def capture(self, shapes: list[Shape], progress: Callable[[int, int], None]) -> None:
@@ -89,7 +93,8 @@ class DeviceExecutor:
         from radixlang.executor.graphs import CudaRecorder, StepGraphs
 
         def work() -> None:
-            graphs = StepGraphs(self.model, self.pool, self.table, self.attention, self.sampling, shapes)
+            parts = self.model, self.pool, self.table, self.attention, self.sampling
+            graphs = StepGraphs(*parts, shapes, lambda part: self.platform.mark(part))
             graphs.capture(CudaRecorder(), progress)
             self.graphs = graphs
 
@@ -127,10 +132,15 @@ class DeviceExecutor:
 
     def _run(self, ticket: Ticket) -> None:
         plan = ticket.plan
-        check(plan, self.table, self.pool.page_size)
-        for setup in plan.setups:
-            self.sampling.setup(setup)
-        home = self.graphs.run(plan) if self.graphs is not None else None
+        home = self.graphs.repeat(plan) if self.graphs is not None else None
+        if home is None:
+            check(plan, self.table, self.pool.page_size)
+            for action in plan.actions:
+                self._act(action)
+            for setup in plan.setups:
+                self.sampling.setup(setup)
+            if self.graphs is not None:
+                home = self.graphs.run(plan)
         if home is not None:
             if len(plan.masked):
                 ticket.graphs = self.graphs
@@ -139,13 +149,6 @@ class DeviceExecutor:
             self.platform.mark("graph")
             return
         inputs = ticket.inputs = build_inputs(plan, self.table, self.pool.page_size, self.platform)
-        for action in plan.actions:
-            if isinstance(action, CopyPages):
-                ids = np.stack([action.source, action.target]).astype(np.int64)
-                source, target = self.platform.upload(ids)
-                self.pool.copy(source, target)
-            elif not isinstance(action, Flush):  # a flush needs nothing: all that is cached here is KV pages
-                raise EngineError(f"This executor does not know the action {type(action).__name__}.")
         self.platform.mark("copy")
         batch = inputs.batch
         prompts = any(wish.first_logit >= 0 and len(wish.targets) for wish in plan.logprobs)
@@ -166,6 +169,18 @@ class DeviceExecutor:
         if not len(plan.masked):
             self._sample(ticket, None)
             self.platform.mark("sample")
+
+    def _act(self, action: Action) -> None:
+        automata = self.sampling.automata
+        if isinstance(action, CopyPages):
+            source, target = self.platform.upload(np.stack([action.source, action.target]).astype(np.int64))
+            self.pool.copy(source, target)
+        elif isinstance(action, LoadTokens) and automata is not None:
+            automata.load_tokens(action.letters, action.ends)
+        elif isinstance(action, LoadAutomaton) and automata is not None:
+            automata.load(action.slot, action.next_byte, action.mask_row, action.masks)
+        elif not isinstance(action, Flush):  # a flush needs nothing: all that is cached here is KV pages
+            raise EngineError(f"This executor does not know the action {type(action).__name__}.")
 
     def _prompt_logprobs(self, ticket: Ticket, hidden: torch.Tensor) -> None:
         """Block by block, so that the logits of a long prompt never exist at once."""
@@ -193,15 +208,15 @@ class DeviceExecutor:
                 ticket.prompt.setdefault(b, []).append(part.home(self.platform))
 
     def _take_home(self, packed: torch.Tensor, plan: StepPlan) -> _Sampled:
-        home = self.platform.home(packed)[:, : np.count_nonzero(plan.samples)]
-        return _Sampled(home[0], home[1], {})
+        tokens, flags = self.platform.home(packed).numpy()[:, : np.count_nonzero(plan.samples)]
+        return _Sampled(tokens, flags, {})
 
     def _bits(self, plan: StepPlan, masks: np.ndarray | None) -> torch.Tensor | None:
         if not len(plan.masked):
             return None
         if masks is None or len(masks) != len(plan.masked):
             raise EngineError(f"Step {plan.step} needs {len(plan.masked)} mask rows.")
-        return self.platform.upload(np.ascontiguousarray(masks, np.int32))
+        return self.platform.upload_beside(np.ascontiguousarray(masks, np.int32))
 
     def _sample(self, ticket: Ticket, masks: np.ndarray | None) -> None:
         plan, inputs, logits = ticket.plan, ticket.inputs, ticket.logits
@@ -220,10 +235,10 @@ class DeviceExecutor:
         drawn = sample(self.sampling, logits, inputs.sample_rows, bits, masked, self.table.next_token, wanted)
         logprobs = self._output_logprobs(plan, place, drawn)
         if drawn.packed is None:
-            tokens, bad = self.platform.home(drawn.tokens), self.platform.home(drawn.bad)
+            tokens, flags = self.platform.home(drawn.tokens), self.platform.home(drawn.flags)
         else:
-            tokens, bad = self.platform.home(drawn.packed)
-        ticket.drawn = _Sampled(tokens, bad, logprobs)
+            tokens, flags = self.platform.home(drawn.packed)
+        ticket.drawn = _Sampled(tokens.numpy(), flags.numpy(), logprobs)
 
     def _output_logprobs(self, plan: StepPlan, place: np.ndarray, drawn: Drawn) -> dict[int, LogprobTensors]:
         wishes = [wish for wish in plan.logprobs if wish.output and plan.samples[wish.index]]
@@ -246,11 +261,13 @@ class DeviceExecutor:
         for b, vector in embeddings.items():
             if not np.isfinite(vector).all():
                 failed[b] = BAD_NUMBERS
-        tokens = np.zeros(0, np.int32)
+        tokens = ended = np.zeros(0, np.int32)
         output = {}
         if ticket.drawn is not None:
-            tokens = ticket.drawn.tokens.numpy().astype(np.int32)
-            sampling = np.flatnonzero(plan.samples)
-            failed |= {int(sampling[s]): NO_TOKEN for s in np.flatnonzero(ticket.drawn.bad.numpy())}
+            tokens, flags = ticket.drawn.tokens.astype(np.int32), ticket.drawn.flags
+            if flags.any():
+                sampling = np.flatnonzero(plan.samples)
+                failed |= {int(sampling[s]): NO_TOKEN for s in np.flatnonzero(flags & BAD)}
+                ended = np.flatnonzero(flags & ENDED).astype(np.int32)
             output = {b: join([part]) for b, part in ticket.drawn.logprobs.items()}
-        return StepResult(plan.step, tokens, prompt, output, embeddings, failed)
+        return StepResult(plan.step, tokens, prompt, output, embeddings, failed, ended)

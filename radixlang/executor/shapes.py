@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from radixlang.kernels.tree_work import SLOTS
+
 if TYPE_CHECKING:
     from radixlang.config import DeviceConfig
     from radixlang.models.spec import ModelSpec
@@ -22,10 +24,11 @@ GRAPH_BYTES = 4 << 20
 
 @dataclass(frozen=True, order=True)
 class Shape:
-    """What a graph is captured for. As many rows as tokens: a decode step."""
+    """What a graph is captured for. As many rows as tokens: a decode step, one of tree attention if `tree`."""
 
     tokens: int
     rows: int
+    tree: bool = False
 
     @property
     def decodes(self) -> bool:
@@ -36,6 +39,13 @@ def decode_shapes(largest: int) -> list[Shape]:
     """Batch sizes of decode steps: dense where a padded row costs most, up to `largest` itself."""
     steps = [1, 2, 4, *range(8, 128, 8), *range(128, 256, 16), *range(256, largest, 32)]
     return [Shape(size, size) for size in [*(size for size in steps if size < largest), largest]]
+
+
+def tree_shapes(largest: int) -> list[Shape]:
+    """Batch sizes of decode steps with tree attention, fewer than of others: what it saves is more than padding
+    costs, and a padded row costs no attention."""
+    steps = [8, *range(16, 64, 16), *range(64, largest, 32)]
+    return [Shape(size, size, True) for size in [*(size for size in steps if size < largest), largest]]
 
 
 def prompt_shapes(largest: int, rows: int) -> list[Shape]:
@@ -57,10 +67,12 @@ def prompt_shapes(largest: int, rows: int) -> list[Shape]:
     return sorted(shapes)
 
 
-def graph_shapes(config: DeviceConfig, running: int, prompt_tokens: int) -> list[Shape]:
-    """All shapes for up to `running` rows and steps with prompts of up to `prompt_tokens` tokens."""
+def graph_shapes(config: DeviceConfig, running: int, prompt_tokens: int, tree: bool = False) -> list[Shape]:
+    """All shapes for up to `running` rows and steps with prompts of up to `prompt_tokens` tokens; `tree`: also for
+    steps of tree attention."""
     largest = min(running, config.cuda_graph_max_bs or MAX_BATCH)
-    return decode_shapes(largest) + prompt_shapes(prompt_tokens, min(running, MAX_BATCH))
+    shapes = decode_shapes(largest) + prompt_shapes(prompt_tokens, min(running, MAX_BATCH))
+    return shapes + tree_shapes(largest) if tree and not config.disable_tree_attention else shapes
 
 
 def prompt_tokens(config: DeviceConfig, weight_bytes: int, layers: int) -> int:
@@ -78,4 +90,6 @@ def graph_bytes(spec: ModelSpec, shapes: list[Shape], element_bytes: int) -> int
     heads = spec.num_heads + 2 * spec.num_kv_heads
     width = 4 * spec.hidden_size + 3 * spec.intermediate_size + 2 * heads * spec.head_dim
     logits = rows * spec.vocab_size * (element_bytes + 4)
-    return tokens * width * element_bytes + logits + len(shapes) * GRAPH_BYTES
+    slots = max((shape.rows for shape in shapes if shape.tree), default=0) * spec.num_heads * SLOTS
+    prefixes = slots * (spec.head_dim + 1) * 4
+    return tokens * width * element_bytes + logits + prefixes + len(shapes) * GRAPH_BYTES

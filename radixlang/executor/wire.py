@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 import numpy as np
 
-from radixlang.plan import Action, CopyPages, Flush, LoadAutomaton, LogprobWish, RowSetup, StepPlan
+from radixlang.plan import Action, CopyPages, Flush, LoadAutomaton, LoadTokens, LogprobWish, RowSetup, StepPlan
 from radixlang.sampling_params import RowSampling
 
 Kind: TypeAlias = Literal["launch", "sample", "stop"]
@@ -20,10 +20,11 @@ _ARRAY = 1
 _DTYPES: dict[bytes, np.dtype[Any]] = {
     b"i": np.dtype(np.int32),
     b"h": np.dtype(np.int16),
+    b"B": np.dtype(np.uint8),
     b"?": np.dtype(np.bool_),
 }
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
-_ACTIONS: dict[str, type[Action]] = {kind.__name__: kind for kind in (CopyPages, Flush, LoadAutomaton)}
+_ACTIONS: dict[str, type[Action]] = {kind.__name__: kind for kind in (CopyPages, Flush, LoadTokens, LoadAutomaton)}
 
 
 def _encode(value: Any) -> Any:

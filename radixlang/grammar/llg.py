@@ -12,6 +12,7 @@ import re
 import warnings
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper, regex_to_lark
 from llguidance.gbnf_to_lark import any_to_lark
 
@@ -256,7 +257,7 @@ class LlguidanceState:
             return
         self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
         self._check()
-        if not row.any():
+        if not np.count_nonzero(row):
             raise GrammarFailure("The constraint leaves no token to go on with.")
 
     def accept(self, token: int) -> bool:

@@ -15,7 +15,9 @@ from radixlang.grammar.canonical import CanonicalState
 from radixlang.grammar.errors import GrammarError
 from radixlang.grammar.grammar import Engine, Grammar, GrammarState
 from radixlang.grammar.limits import GrammarLimits
+from radixlang.grammar.native import NativeGrammar
 from radixlang.grammar.spec import key_of
+from radixlang.grammar.tables import AutomatonTable, automaton_table
 from radixlang.grammar.thinking import AnyGrammar, ThinkingGrammar
 from radixlang.grammar.vocabulary import Vocabulary
 from radixlang.log import get_logger
@@ -36,10 +38,17 @@ class CanonicalGrammar:
         self.inner = inner
         self._vocabulary = vocabulary
         self._known: dict[Any, list[int]] = {}
+        self.uses = 0
+        """times that `table` was asked for"""
+        self.table: AutomatonTable | None = None
+        """of a native grammar that is used more than once"""
+        self.endless: AutomatonTable | None = None
+        """`table` where end tokens may not stand before they must"""
 
     @property
     def nbytes(self) -> int:
-        return self.inner.nbytes + 400 * len(self._known)
+        tables = sum(table.nbytes for table in (self.table, self.endless) if table is not None)
+        return self.inner.nbytes + 400 * len(self._known) + tables
 
     def start(self) -> GrammarState:
         return CanonicalState(self.inner.start(), self._vocabulary, self._known)
@@ -72,6 +81,7 @@ class GrammarManager:
         self._known: OrderedDict[str, Future[Grammar]] = OrderedDict()
         self._asked = 0
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="grammar")
+        self._table_pool = ThreadPoolExecutor(1, thread_name_prefix="grammar tables")  # nobody waits for these
         self._lock = threading.RLock()
         self._making = threading.RLock()
         """held while a vocabulary or an engine is made; never by who only looks one up"""
@@ -121,6 +131,22 @@ class GrammarManager:
             )
         return grammar.start()
 
+    def table(self, spec: GrammarSpec, grammar: Grammar, ignore_eos: bool) -> AutomatonTable | None:
+        """What a device needs to follow the constraint without the host; None if it cannot, or cannot yet. The
+        first call for a constraint returns None, the second has the table made: constraints that are used but
+        once are not worth it. `ignore_eos`: end tokens are left out where anything else may follow.
+        """
+        if spec.thinking_end or not isinstance(grammar, CanonicalGrammar):
+            return None
+        grammar.uses += 1
+        if grammar.uses == 2 and isinstance(grammar.inner, NativeGrammar):
+            self._table_pool.submit(self._make_table, grammar, grammar.inner)
+        if grammar.table is None or not ignore_eos:
+            return grammar.table
+        if grammar.endless is None:
+            grammar.endless = grammar.table.without(self.vocabulary.eos_mask)
+        return grammar.endless
+
     @property
     def vocabulary(self) -> Vocabulary:
         """Made on first use."""
@@ -133,6 +159,7 @@ class GrammarManager:
     def close(self) -> None:
         """End the workers. What they have begun is waited for, what they have not is dropped."""
         self._pool.shutdown(cancel_futures=True)
+        self._table_pool.shutdown(cancel_futures=True)
 
     # ---- in a worker ----
 
@@ -164,6 +191,12 @@ class GrammarManager:
         except BaseException as error:  # a library's panic is no Exception
             log.error("a constraint could not be compiled", exc_info=error)
             raise GrammarError(f"{spec.kind} could not be compiled: {error}", param=spec.kind) from error
+
+    def _make_table(self, grammar: CanonicalGrammar, inner: NativeGrammar) -> None:
+        try:
+            grammar.table = automaton_table(inner)
+        except Exception as error:  # the host can follow it as well
+            log.error("a constraint could not be made a table", exc_info=error)
 
     def _engine_for(self, spec: GrammarSpec) -> Engine:
         reasons = []

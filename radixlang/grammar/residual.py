@@ -156,13 +156,12 @@ class ResidualState:
             GrammarFailure: nothing is allowed.
         """
         self._fill(row)
-        used = row[row != 0]
-        if not len(used):
+        used = int(np.count_nonzero(row))
+        if not used:
             raise GrammarFailure(
                 "The text cannot be completed: no token satisfies the schema here; call backtrack() after a veto."
             )
-        first = int(used[0]) & 0xFFFFFFFF
-        self._free = len(used) > 1 or first & (first - 1) != 0
+        self._free = used > 1 or (int(row[row != 0][0]) & 0xFFFFFFFF).bit_count() > 1
 
     def _fill(self, row: np.ndarray) -> None:
         self._inner.fill(row)

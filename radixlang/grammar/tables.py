@@ -11,7 +11,8 @@ text that a table allows matches; where it is not exact, a text may in rare case
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,17 +23,17 @@ from radixlang.grammar.grammar import Mask
 from radixlang.grammar.native import NativeGrammar, NativeState
 from radixlang.grammar.native.machines import Expression
 from radixlang.grammar.vocabulary import Vocabulary
+from radixlang.plan import AUTOMATON_MASKS, AUTOMATON_STATES
 
-MAX_STATES = 512
 MAX_WAYS = 16
 """ways to one place that are looked at"""
-MAX_FOLLOWED = 64
+MAX_FOLLOWED = 20
 """tokens that are followed from one place"""
-MAX_LOOKS = 1_500
-"""ways altogether; one costs up to a tenth of a millisecond"""
+MAX_LOOKS = 1_000
+"""ways altogether that are followed; one costs up to a tenth of a millisecond for each token"""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AutomatonTable:
     """n states, the last of which is where the text has ended; the text begins in state 0."""
 
@@ -44,10 +45,28 @@ class AutomatonTable:
     """[m, words] each once"""
     exact: bool
     """texts that are cut as the tokenizer cuts them are narrowed wherever the host would"""
+    stretch: int
+    """tokens that may be forced at once, at most, as far as was looked"""
 
     @property
     def nbytes(self) -> int:
         return self.next_byte.nbytes + self.mask_row.nbytes + self.masks.nbytes
+
+    def without(self, tokens: Mask) -> AutomatonTable:
+        """The same without the tokens of a mask [words], where anything else may follow."""
+        rest = self.masks & ~tokens
+        masks = np.where(rest.any(1, keepdims=True), rest, self.masks)
+        return replace(self, masks=masks)
+
+    def after(self, tokens: Iterable[bytes]) -> int:
+        """The state behind the bytes of some tokens, as the device goes on by them."""
+        state = 0
+        for data in tokens:
+            for byte in data:
+                state = int(self.next_byte[state, byte])
+            if not data or state < 0:
+                return len(self.mask_row) - 1
+        return state
 
     def state_of(self, state: NativeState) -> int:
         """Where a text stands that the host has followed so far."""
@@ -55,15 +74,17 @@ class AutomatonTable:
         return place if isinstance(place, int) else len(self.mask_row) - 1
 
 
-def automaton_table(grammar: NativeGrammar, max_states: int = MAX_STATES) -> AutomatonTable | None:
-    """The table of a grammar; None if it needs more than `max_states` states."""
+def automaton_table(
+    grammar: NativeGrammar, max_states: int = AUTOMATON_STATES, max_masks: int = AUTOMATON_MASKS
+) -> AutomatonTable | None:
+    """The table of a grammar; None if it needs more than `max_states` states or `max_masks` different masks."""
     machine, vocabulary = grammar.machine, grammar.vocabulary
     if not isinstance(machine, Expression) or len(machine.dfa) >= max_states:
         return None
     ended = len(machine.dfa)
     next_byte = np.full((ended + 1, 256), -1, np.int16)
     next_byte[:ended] = machine.dfa.table
-    narrowed, exact = _narrowed(grammar)
+    narrowed, exact, stretch = _narrowed(grammar, machine)
     known: dict[bytes, int] = {}
     masks: list[Mask] = []
     mask_row = []
@@ -76,18 +97,24 @@ def automaton_table(grammar: NativeGrammar, max_states: int = MAX_STATES) -> Aut
             mask = grammar.mask(place)
         row = known.setdefault(mask.tobytes(), len(masks))
         if row == len(masks):
+            if row == max_masks:
+                return None
             masks.append(mask)
         mask_row.append(row)
-    return AutomatonTable(next_byte, np.array(mask_row, np.int32), np.stack(masks), exact)
+    return AutomatonTable(next_byte, np.array(mask_row, np.int32), np.stack(masks), exact, stretch)
 
 
-def _narrowed(grammar: NativeGrammar) -> tuple[dict[Any, int], bool]:
-    """→ (the places where one token alone is canonical, and which; whether all ways to them were looked at)."""
-    vocabulary, machine = grammar.vocabulary, grammar.machine
+def _narrowed(grammar: NativeGrammar, machine: Expression) -> tuple[dict[Any, int], bool, int]:
+    """→ (the places where one token alone is canonical, and which; whether all ways to them were looked at; the
+    most tokens that were certain at once)."""
+    vocabulary = grammar.vocabulary
+    if not any(map(machine.forced, range(len(machine.dfa)))):
+        return {}, True, 0
     firsts: dict[Any, set[int | None]] = {}
     seen: dict[Any, set[tuple[int, ...]]] = {machine.start: {()}}
     todo: deque[tuple[Any, tuple[int, ...]]] = deque([(machine.start, ())])
-    exact, looks = True, 0
+    followed: dict[Any, list[int]] = {}
+    exact, looks, stretch = True, 0, 0
     while todo:
         if looks == MAX_LOOKS:
             exact = False
@@ -96,17 +123,18 @@ def _narrowed(grammar: NativeGrammar) -> tuple[dict[Any, int], bool]:
         place, before = todo.popleft()
         forced = grammar.forced(place)
         sure = certain(forced, list(before), NativeState(grammar, [place]), vocabulary) if forced else []
+        stretch = max(stretch, len(sure))
         if forced:
             firsts.setdefault(place, set()).add(sure[0] if sure else None)
         tokens = sure[:1]
         if not sure:
-            bits = np.unpackbits(grammar.mask(place).view(np.uint8), bitorder="little")
-            bits[list(vocabulary.eos_ids)] = 0
-            ids = np.flatnonzero(bits)
-            if len(ids) > MAX_FOLLOWED:
-                exact = False
-                ids = ids[np.linspace(0, len(ids) - 1, MAX_FOLLOWED).astype(np.int64)]
-            tokens = ids.tolist()
+            if place not in followed:
+                ids = _allowed(grammar.mask(place) & ~vocabulary.eos_mask)
+                if len(ids) > MAX_FOLLOWED:
+                    exact = False
+                    ids = ids[np.linspace(0, len(ids) - 1, MAX_FOLLOWED).astype(np.int64)]
+                followed[place] = ids.tolist()
+            tokens = followed[place]
         for token in tokens:
             after = machine.read(place, vocabulary.tokens[token])
             way = (*before, token)[-CONTEXT:]
@@ -125,7 +153,15 @@ def _narrowed(grammar: NativeGrammar) -> tuple[dict[Any, int], bool]:
             narrowed[place] = first
         elif others:
             exact = False
-    return narrowed, exact or not any(map(machine.forced, seen))
+    return narrowed, exact, stretch
+
+
+def _allowed(mask: Mask) -> npt.NDArray[np.int64]:
+    """The tokens whose bits are set."""
+    words = np.flatnonzero(mask)
+    bits = np.unpackbits(mask[words].view(np.uint8).reshape(-1, 4), axis=1, bitorder="little")
+    at, bit = np.nonzero(bits)
+    return words[at] * 32 + bit
 
 
 def _as_cut(way: tuple[int, ...], vocabulary: Vocabulary) -> bool:

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from radixlang.kernels import chain
-from radixlang.kernels.automaton_tables import Tables
+from radixlang.kernels.automaton_tables import ENDED, Tables
 from radixlang.kernels.chain import begin
 
 BLOCK = 4096
@@ -50,18 +50,21 @@ def _mask_kernel(
     tl.store(logits_ptr + b.to(tl.int64) * stride + i, never, mask=forbidden)
 
 
-@triton.jit(do_not_specialize=["tokens_ptr", "rows_ptr", "drawn_ptr", "vocab"])
+@triton.jit(do_not_specialize=["tokens_ptr", "rows_ptr", "flags_ptr", "drawn_ptr", "vocab"])
 def _advance_kernel(
     tokens_ptr,
     rows_ptr,
+    flags_ptr,
     drawn_ptr,
     state_ptr,
     next_ptr,
     last_ptr,
+    closed_ptr,
     letters_ptr,
     ends_ptr,
     vocab,
     SPAN: tl.constexpr,
+    ENDED: tl.constexpr,
     DRAWN: tl.constexpr,
     CHAINED: tl.constexpr,
 ):
@@ -91,6 +94,8 @@ def _advance_kernel(
             here = last
             at = end
     tl.store(place, first + here)
+    if tl.load(closed_ptr + first + here) != 0:
+        tl.store(flags_ptr + b, tl.load(flags_ptr + b) | ENDED)
 
 
 def mask_logits(
@@ -121,20 +126,32 @@ def mask_logits(
         )
 
 
-def advance(tokens: torch.Tensor, rows: torch.Tensor, tables: Tables, drawn: torch.Tensor | None = None) -> None:
-    """Move the states of distinct table rows rows[b] (int32) on by tokens[b] (int64); `drawn` as above."""
+def advance(
+    tokens: torch.Tensor,
+    rows: torch.Tensor,
+    flags: torch.Tensor,
+    tables: Tables,
+    drawn: torch.Tensor | None = None,
+) -> None:
+    """Move the states of distinct table rows rows[b] (int32) on by tokens[b] (int64); `drawn` as above.
+
+    `ENDED` is set in flags[b] (int32) where nothing but the end may follow.
+    """
     if tokens.shape[0]:
         _advance_kernel[(tokens.shape[0],)](
             tokens,
             rows,
+            flags,
             rows if drawn is None else drawn,
             tables.state,
             tables.next_byte,
             tables.last,
+            tables.closed,
             tables.letters,
             tables.ends,
             tables.ends.shape[0] - 1,
             SPAN=tables.span,
+            ENDED=ENDED,
             DRAWN=drawn is not None,
             num_warps=1,
             **chain.options(),

@@ -6,7 +6,8 @@
     mask_row [states] int32     the state's row of `masks` [rows, words] int32: bit i % 32 of word i // 32 allows i
 
 The last state of every automaton is where its text has ended; a token without bytes (an end token), or one that
-may not stand, leads there.
+may not stand, leads there. It leads nowhere itself, like others that only the end may follow: which these are is
+kept beside (`closed`), so that a step can tell the host.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+
+ENDED = 2
+"""the bit of a draw's flags that says: nothing but the end may follow"""
 
 
 class Tables(NamedTuple):
@@ -29,6 +33,8 @@ class Tables(NamedTuple):
     """[mask rows, words] int32"""
     last: torch.Tensor
     """[slots * span] int32: the last state of the state's automaton, counted from its first"""
+    closed: torch.Tensor
+    """[slots * span] int8: 1 where no byte may follow"""
     letters: torch.Tensor
     """[total] uint8: the tokens' bytes, one token after the other"""
     ends: torch.Tensor

@@ -3,8 +3,8 @@
 A program takes one row, one KV head with all the query heads that share it, and one split of the row's keys.
 Splits are joined by their log-sum-exp: a few by the last program to arrive, many by a second kernel. In a decode
 step the kernel can begin at the projection: every program prepares its own queries, and the one whose split holds
-the newest position prepares the new key, uses it, and writes it to the cache with its value. Must not know
-requests.
+the newest position prepares the new key, uses it, and writes it to the cache with its value. Or it goes on from
+what `tree_attention` has made of the beginnings that rows share. Must not know requests.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from radixlang.kernels import chain
 from radixlang.kernels.attention_tile import add_sink, bounded, page_ids, score_factors, sweep
 from radixlang.kernels.chain import begin, prefetch, release, wait
 from radixlang.kernels.rope_write import turned
+from radixlang.kernels.tree_attention import Prefixes
 from radixlang.kernels.tuning import MAX_DECODE_ROWS, DecodeTile, next_power_of_2, upcast_dots
 
 FEW_SPLITS = 2
@@ -27,11 +28,15 @@ FEW_SPLITS = 2
 
 
 @triton.jit
-def _share(length, count, window, num_splits, BLOCK_N: tl.constexpr, WINDOWED: tl.constexpr):
-    """(first key, keys a split) of a row: whole tiles, the same for all splits."""
+def _share(
+    length, begin, count, window, num_splits, BLOCK_N: tl.constexpr, WINDOWED: tl.constexpr, TREE: tl.constexpr
+):
+    """(first key, keys a split) of a row: whole tiles, the same for all splits. With TREE from key `begin` on."""
     lo = 0
     if WINDOWED:
         lo = tl.maximum(length - count - window + 1, 0) // BLOCK_N * BLOCK_N
+    if TREE:
+        lo = begin
     return lo, tl.maximum(tl.cdiv(tl.cdiv(length - lo, num_splits), BLOCK_N), 1) * BLOCK_N
 
 
@@ -61,9 +66,31 @@ def _joined(
     return tl.sum(part * weight[:, None], 0) / tl.where(total > 0.0, total, 1.0)
 
 
+@triton.jit
+def _from_prefix(
+    m, l, acc, partial_ptr, lse_ptr, place, used, lanes, slots, D: tl.constexpr, BLOCK_D: tl.constexpr
+):
+    """Fold in what is in the first `used` slots of the queries at `place` [M], of which those in `lanes` exist."""
+    d = tl.arange(0, BLOCK_D)
+    there = lanes[:, None] & (d < D)[None, :]
+    for slot in range(used):
+        at = place * slots + slot
+        lse = tl.load(lse_ptr + at, mask=lanes, other=float("-inf"))
+        part = tl.load(partial_ptr + at[:, None] * D + d[None, :], mask=there, other=0.0)
+        m_new = tl.maximum(m, lse)
+        base = tl.where(m_new == float("-inf"), 0.0, m_new)
+        weight = tl.exp2(lse - base)
+        shrink = tl.exp2(m - base)
+        l = l * shrink + weight
+        acc = acc * shrink[:, None] + part * weight[:, None]
+        m = m_new
+    return m, l, acc
+
+
 @triton.jit(
     do_not_specialize=[
-        "window", "num_splits", "table_stride", "rows_ptr", "starts_ptr", "lengths_ptr", "slots_ptr"
+        "window", "num_splits", "table_stride", "prefix_slots", "rows_ptr", "starts_ptr", "lengths_ptr",
+        "slots_ptr", "begins_ptr", "used_ptr",
     ]
 )  # fmt: skip
 def _decode_kernel(
@@ -80,6 +107,10 @@ def _decode_kernel(
     slots_ptr,
     q_weight_ptr,
     k_weight_ptr,
+    begins_ptr,
+    used_ptr,
+    prefix_ptr,
+    prefix_lse_ptr,
     out_ptr,
     partial_ptr,
     lse_ptr,
@@ -89,6 +120,7 @@ def _decode_kernel(
     cap,
     window,
     num_splits,
+    prefix_slots,
     table_stride,
     q_token,
     q_head,
@@ -119,6 +151,7 @@ def _decode_kernel(
     NORM: tl.constexpr,
     EVICT: tl.constexpr,
     PREFETCH: tl.constexpr,
+    TREE: tl.constexpr,
     PACK: tl.constexpr,
     CHAINED: tl.constexpr,
 ):
@@ -135,7 +168,10 @@ def _decode_kernel(
     if not ONE:
         first = tl.load(starts_ptr + b)
         count = tl.load(starts_ptr + b + 1) - first
-    lo, span = _share(length, count, window, num_splits, BLOCK_N, WINDOWED)
+    begin = 0
+    if TREE:
+        begin = tl.load(begins_ptr + b)
+    lo, span = _share(length, begin, count, window, num_splits, BLOCK_N, WINDOWED, TREE)
     start = lo + split * span
     end = tl.minimum(start + span, length)
     if SPLIT and ONE and (split > 0) & (start >= length):
@@ -203,6 +239,11 @@ def _decode_kernel(
             acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32) + v_new.to(tl.float32)[None, :]
     else:
         q = tl.load(q_ptr + token[:, None] * q_token + head[:, None] * q_head + d[None, :], mask=there, other=0.0)
+    if TREE:
+        slots_used = tl.where(split == 0, tl.load(used_ptr + b), 0)
+        m, l, acc = _from_prefix(
+            m, l, acc, prefix_ptr, prefix_lse_ptr, token * heads + head, slots_used, used, prefix_slots, D, BLOCK_D
+        )
     if UPCAST:
         q = q.to(tl.float32)
     m, l, acc = sweep(
@@ -275,11 +316,12 @@ def _decode_kernel(
         tl.store(out_ptr + place, result.to(out_ptr.dtype.element_ty), mask=there)
 
 
-@triton.jit(do_not_specialize=["window", "num_splits", "lengths_ptr"])
+@triton.jit(do_not_specialize=["window", "num_splits", "lengths_ptr", "begins_ptr"])
 def _join_kernel(
     partial_ptr,
     lse_ptr,
     lengths_ptr,
+    begins_ptr,
     sinks_ptr,
     out_ptr,
     window,
@@ -291,6 +333,7 @@ def _join_kernel(
     SINKS: tl.constexpr,
     WINDOWED: tl.constexpr,
     ONE: tl.constexpr,
+    TREE: tl.constexpr,
     CHAINED: tl.constexpr,
 ):
     begin(CHAINED)
@@ -301,7 +344,10 @@ def _join_kernel(
     used = num_splits
     if ONE:
         length = tl.load(lengths_ptr + token)
-        lo, span = _share(length, 1, window, num_splits, BLOCK_N, WINDOWED)
+        first = 0
+        if TREE:
+            first = tl.load(begins_ptr + token)
+        lo, span = _share(length, first, 1, window, num_splits, BLOCK_N, WINDOWED, TREE)
         used = tl.cdiv(length - lo, span)
     sink = float("-inf")
     if SINKS:
@@ -336,6 +382,7 @@ def decode_attention(
     sinks: torch.Tensor | None = None,
     max_query: int,
     tile: DecodeTile,
+    prefixes: Prefixes | None = None,
 ) -> torch.Tensor:
     """Causal attention of at most `max_query` new tokens a row; their K and V are already in the cache.
 
@@ -343,10 +390,11 @@ def decode_attention(
     rows, lengths [B] int32; query_starts [B + 1] int32. Returns a new [T, heads, D]; a row of length 0 gives
     zeros, tokens of no row are left unwritten. Meant for
     max_query * heads / kv_heads ≤ `MAX_DECODE_ROWS`; beyond that `extend_attention` is faster.
+    With `prefixes`, which are for one query a row and no window, the rows go on from there.
     """
     return _launch(
         q, k_cache, v_cache, page_table, rows, query_starts, lengths,
-        scale, window, softcap, sinks, max_query, tile, None,
+        scale, window, softcap, sinks, max_query, tile, None, prefixes,
     )  # fmt: skip
 
 
@@ -379,7 +427,7 @@ def decode_projected(
     new = _Projected(angles, slots, q_weight, k_weight, eps)
     q = qkv.view(qkv.shape[0], -1, k_cache.shape[3])[:, :heads]
     return _launch(
-        q, k_cache, v_cache, page_table, rows, rows, lengths, scale, window, softcap, sinks, 1, tile, new
+        q, k_cache, v_cache, page_table, rows, rows, lengths, scale, window, softcap, sinks, 1, tile, new, None
     )  # fmt: skip
 
 
@@ -406,8 +454,10 @@ def _launch(
     max_query: int,
     tile: DecodeTile,
     new: _Projected | None,
+    prefixes: Prefixes | None,
 ) -> torch.Tensor:
     """Launch the kernel, and the second one where it needs one; `new` is None if q is prepared and K, V stored."""
+    assert prefixes is None or (max_query == 1 and not window), "prefixes are for one query a row and no window"
     tokens, heads, head_dim = q.shape
     page_size, kv_heads = k_cache.shape[1], k_cache.shape[2]
     group = heads // kv_heads
@@ -442,6 +492,10 @@ def _launch(
         lengths if new is None else new.slots,
         q if new is None or new.q_weight is None else new.q_weight,
         q if new is None or new.k_weight is None else new.k_weight,
+        lengths if prefixes is None else prefixes.begins,
+        lengths if prefixes is None else prefixes.used,
+        partial if prefixes is None else prefixes.partial,
+        partial if prefixes is None else prefixes.lse,
         out,
         partial,
         lse,
@@ -451,6 +505,7 @@ def _launch(
         cap,
         window,
         splits,
+        0 if prefixes is None else prefixes.lse.shape[2],
         page_table.stride(0),
         q.stride(0),
         q.stride(1),
@@ -475,6 +530,7 @@ def _launch(
         NORM=normed,
         EVICT="evict_first" if tile.evict_first else "",
         PREFETCH=tile.prefetch,
+        TREE=prefixes is not None,
         PACK=pack,
         UPCAST=upcast_dots(q.dtype),
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
@@ -488,6 +544,7 @@ def _launch(
             partial,
             lse,
             lengths,
+            lengths if prefixes is None else prefixes.begins,
             out if sinks is None else sinks,
             out,
             window,
@@ -496,6 +553,7 @@ def _launch(
             BLOCK_N=keys,
             WINDOWED=window > 0,
             ONE=max_query == 1,
+            TREE=prefixes is not None,
             BLOCK_S=block_s,
             BLOCK_D=max(16, next_power_of_2(head_dim)),
             SINKS=sinks is not None,

@@ -5,11 +5,14 @@ The kernels' tests compare against these. Must not import Triton.
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 
-from radixlang.kernels.automaton_tables import Tables
+from radixlang.kernels.automaton_tables import ENDED, Tables
 from radixlang.kernels.edit_words import END, PROMPT, TIMES
+from radixlang.kernels.tree_work import ITEM, SLOTS, TreeWork
 
 _MASK64 = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -56,6 +59,35 @@ def paged_attention(
             weight = score.softmax(-1)
         out[first:last] = torch.einsum("hqk,khd->qhd", weight, v).to(q.dtype)
     return out
+
+
+def tree_attention(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    page_table: torch.Tensor,
+    work: TreeWork,
+    *,
+    scale: float,
+    softcap: float = 0.0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Twin of `tree_attention.tree_attention` → (partial, lse); NaN in slots that nothing is written to."""
+    tokens, heads, dim = q.shape
+    page_size, kv_heads = k_cache.shape[1], k_cache.shape[2]
+    partial = torch.full((tokens, heads, SLOTS, dim), float("nan"), device=q.device)
+    lse = torch.full((tokens, heads, SLOTS), float("nan"), device=q.device)
+    for first, size, row, slot, start, end in work.items.view(-1, ITEM)[: int(work.number)].tolist():
+        keys = torch.arange(start, end, device=q.device)
+        pages = page_table[row].long()[keys // page_size]
+        k = k_cache[pages, keys % page_size].float().repeat_interleave(heads // kv_heads, 1)
+        v = v_cache[pages, keys % page_size].float().repeat_interleave(heads // kv_heads, 1)
+        rows = work.order[first : first + size].long()
+        score = torch.einsum("qhd,khd->qhk", q[rows].float(), k) * scale
+        if softcap:
+            score = softcap * torch.tanh(score / softcap)
+        partial[rows, :, slot] = torch.einsum("qhk,khd->qhd", score.softmax(-1), v)
+        lse[rows, :, slot] = score.logsumexp(-1) / math.log(2)
+    return partial, lse
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, *, weight_offset: float = 0.0) -> torch.Tensor:
@@ -221,7 +253,13 @@ def mask_logits(
     apply_bitmask(logits, index, tables.masks[tables.mask_row[state[index].long()].long()])
 
 
-def advance(tokens: torch.Tensor, rows: torch.Tensor, tables: Tables, drawn: torch.Tensor | None = None) -> None:
+def advance(
+    tokens: torch.Tensor,
+    rows: torch.Tensor,
+    flags: torch.Tensor,
+    tables: Tables,
+    drawn: torch.Tensor | None = None,
+) -> None:
     """Twin of `automaton.advance`."""
     for b, (row, token) in enumerate(zip(rows.tolist(), tokens.tolist(), strict=True)):
         state = int(tables.state[row])
@@ -238,6 +276,8 @@ def advance(tokens: torch.Tensor, rows: torch.Tensor, tables: Tables, drawn: tor
                 here = last
                 break
         tables.state[row] = first + here
+        if tables.closed[first + here]:
+            flags[b] |= ENDED
 
 
 def skinny_linear(

@@ -25,6 +25,8 @@ DECODE_FLAGS = ("projected", "prefetch", "evict_first", "chained")
 PROGRAMS_PER_UNIT = 4
 #: most query-head rows of one decode tile; longer queries go to the extend kernel
 MAX_DECODE_ROWS = 64
+#: see `TreeTile`; a guess where nothing was measured
+TREE_CHUNK, TREE_SWEEP_COST, TREE_LEAST_MIB = 256, 2, 32
 #: limits of the kernel that holds rows of the weight in registers
 MAX_MATVEC_TOKENS, MAX_MATVEC_INNER = 8, 16384
 
@@ -68,6 +70,26 @@ class ExtendTile:
     block_n: int
     warps: int
     stages: int
+    tma: bool = False
+
+
+@dataclass(frozen=True)
+class TreeTile:
+    """Tree attention: `programs` sweep `block_m` (row, head) pairs over tiles of `block_n` keys.
+
+    What decides whether it pays: a tile's sweep takes as long as `sweep_cost` rows take to read the same keys, and
+    reading `least_bytes` less in every layer makes up for the kernels it needs. A node's keys are shared out among
+    programs, `chunk` and more to each. `tma` as in `ExtendTile`.
+    """
+
+    block_m: int
+    block_n: int
+    warps: int
+    stages: int
+    programs: int
+    chunk: int
+    sweep_cost: int
+    least_bytes: int
     tma: bool = False
 
 
@@ -173,7 +195,13 @@ def decode_tile(
 def extend_tile(chip: Chip, *, head_dim: int, element_size: int, page_size: int) -> ExtendTile:
     """Settings of attention with many queries a row."""
     default = {"block_m": 64, "block_n": 64, "warps": 4, "stages": 2}
-    entry = _entry(chip, "extend", default, page=page_size, head_dim=head_dim)
+    return _query_tile(
+        _entry(chip, "extend", default, page=page_size, head_dim=head_dim), chip, head_dim, element_size, page_size
+    )
+
+
+def _query_tile(entry: dict[str, int], chip: Chip, head_dim: int, element_size: int, page_size: int) -> ExtendTile:
+    """The tile of a table's entry, as far as it fits into the chip."""
     block_m, wanted_n = entry["block_m"], entry["block_n"]
     if element_size == 4:
         # exact float32 products run without tensor cores: large tiles only cost registers and compile time
@@ -186,6 +214,28 @@ def extend_tile(chip: Chip, *, head_dim: int, element_size: int, page_size: int)
     # A descriptor reads boxes of powers of two; elements of half precision are all that was measured.
     tma = bool(entry.get("tma")) and element_size == 2 and width == head_dim and page_size % block_n == 0
     return ExtendTile(block_m, block_n, entry["warps"], stages, tma)
+
+
+def tree_tile(
+    chip: Chip, *, heads: int, kv_heads: int, head_dim: int, element_size: int, page_size: int
+) -> TreeTile | None:
+    """Settings of tree attention; None where the heads that share a KV head are too many for a tile."""
+    default = {"block_m": 64, "block_n": 64, "warps": 4, "stages": 2, "per_unit": 2}
+    entry = _entry(chip, "tree", default, page=page_size, head_dim=head_dim)
+    tile = _query_tile(entry, chip, head_dim, element_size, page_size)
+    if heads // kv_heads > tile.block_m:
+        return None
+    return TreeTile(
+        tile.block_m,
+        tile.block_n,
+        tile.warps,
+        tile.stages,
+        programs=entry["per_unit"] * chip.units,
+        chunk=entry.get("chunk", TREE_CHUNK),
+        sweep_cost=entry.get("sweep_cost", TREE_SWEEP_COST),
+        least_bytes=entry.get("least_mib", TREE_LEAST_MIB) << 20,
+        tma=tile.tma,
+    )
 
 
 def skinny_tile(chip: Chip, *, tokens: int, outer: int, inner: int, gated: bool) -> SkinnyTile | None:

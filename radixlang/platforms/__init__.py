@@ -52,6 +52,10 @@ class Platform(Protocol):
         """Copy (or share) a host array; only inside submitted work."""
         ...
 
+    def upload_beside(self, array: np.ndarray) -> torch.Tensor:
+        """As `upload`, but the copy need not wait for what the stream does now; what comes next waits for it."""
+        ...
+
     def home(self, tensor: torch.Tensor) -> torch.Tensor:
         """Begin the copy to the host; its values are valid after the work's `wait`."""
         ...

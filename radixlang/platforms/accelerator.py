@@ -34,6 +34,8 @@ class AcceleratorPlatform:
         if self.device.index is not None:
             torch.accelerator.set_device_index(self.device.index)
         self._pins = self.device.type in ("cuda", "xpu")
+        self._side = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
+        """copies large inputs while the stream computes"""
 
     def describe(self) -> str:
         module = getattr(torch, self.device.type, None)
@@ -66,6 +68,16 @@ class AcceleratorPlatform:
             # torch keeps the pinned block until the copy has passed the stream.
             return tensor.pin_memory().to(self.device, non_blocking=True)
         return tensor.to(self.device)
+
+    def upload_beside(self, array: np.ndarray) -> torch.Tensor:
+        if self._side is None:
+            return self.upload(array)
+        host, stream = torch.from_numpy(array).pin_memory(), torch.cuda.current_stream()
+        with torch.cuda.stream(self._side):
+            tensor = host.to(self.device, non_blocking=True)
+        stream.wait_stream(self._side)
+        tensor.record_stream(stream)  # its memory is the other stream's, which would use it again too early
+        return tensor
 
     def home(self, tensor: torch.Tensor) -> torch.Tensor:
         if not self._pins:

@@ -107,6 +107,9 @@ class CpuPlatform:
     def upload(self, array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array)
 
+    def upload_beside(self, array: np.ndarray) -> torch.Tensor:
+        return self.upload(array)
+
     def home(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor
 

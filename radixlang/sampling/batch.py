@@ -5,7 +5,7 @@ once and kept until the set of rows, or one of them, changes. Order of changes: 
 minimum-length penalties, repetition penalty, grammar mask, logit bias. Where draws are made by kernels, on GPUs,
 there are no groups: the kernels change the logits by what lies in columns and buffers on the device.
 
-Must not know requests or text.
+Automata mask before anything else is changed, and step after the draw. Must not know requests or text.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch
 
 from radixlang.plan import Ints, RowSetup
 from radixlang.platforms import Platform
+from radixlang.sampling.automata import Automata
 from radixlang.sampling.columns import RowColumns
 from radixlang.sampling.edits import EditBuffers
 from radixlang.sampling.noise import uniforms
@@ -87,14 +88,23 @@ class SamplingBatch:
     """State of all table rows. `vocab` is the width of the logits.
 
     `columns` and `edits` hold it where draws are made by kernels; `by_kernels` says so in place of the platform.
+    `automata`: what rows may follow without the host; None if there is no such thing here.
     """
 
-    def __init__(self, rows: int, vocab: int, platform: Platform, by_kernels: bool | None = None) -> None:
+    def __init__(
+        self,
+        rows: int,
+        vocab: int,
+        platform: Platform,
+        by_kernels: bool | None = None,
+        automata: Automata | None = None,
+    ) -> None:
         self.vocab = vocab
         self.columns: RowColumns | None = None
         if kernels_draw(platform) if by_kernels is None else by_kernels:
             self.columns = RowColumns(rows, platform)
         self.edits = EditBuffers(vocab, platform)
+        self.automata = automata
         self._platform = platform
         self._fresh: dict[int, None] = {}
         self._sampling = [RowSampling()] * rows
@@ -108,6 +118,8 @@ class SamplingBatch:
         self._sampling[row] = setup.sampling
         self._generated[row] = setup.generated
         self._group = None
+        if self.automata is not None:
+            self.automata.setup(row, setup.automaton)
         if self.columns is not None:
             self._fresh[row] = None
             self.edits.setup(row, setup.sampling, setup.prompt, setup.output)
@@ -117,24 +129,42 @@ class SamplingBatch:
             self._counts.release(row)
 
     def settle(self) -> None:
-        """Write the columns of rows that were set up since the last call."""
+        """Put on the device what it must know of rows that were set up since the last call."""
+        if self.automata is not None:
+            self.automata.settle()
         if self._fresh and self.columns is not None:
             rows = list(self._fresh)
             addresses = [self.edits.addresses(row) for row in rows]
             self.columns.write(rows, [self._sampling[row] for row in rows], addresses)
             self._fresh.clear()
 
+    def draw(
+        self,
+        logits: torch.Tensor,
+        rows: torch.Tensor,
+        drawn: torch.Tensor,
+        next_token: torch.Tensor,
+        home: torch.Tensor,
+    ) -> torch.Tensor:
+        """`RowColumns.draw` of settled rows, some of which follow automata. May stand in a CUDA graph."""
+        assert self.columns is not None
+        if self.automata is None:
+            return self.columns.draw(logits, rows, drawn, next_token, home)
+        self.automata.mask(logits, rows, drawn)
+        tokens = self.columns.draw(logits, rows, drawn, next_token, home)
+        self.automata.advance(tokens, rows, home[1], drawn)
+        return tokens
+
     def upload(self, array: np.ndarray) -> torch.Tensor:
         """To the device."""
         return self._platform.upload(array)
 
-    def drawn_before(self, rows: Ints) -> npt.NDArray[np.int64]:
-        """Tokens each row has drawn."""
-        return self._generated[rows]
-
-    def advance_rows(self, rows: Ints) -> None:
-        """A kernel draws one token more for each of the rows, and counts it for their penalties."""
-        self._generated[rows] += 1
+    def draw_next(self, rows: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
+        """A kernel draws one token more for each of the distinct rows, and counts it for their penalties.
+        → [n] how many each has drawn before"""
+        before = self._generated.take(rows)
+        self._generated[rows] = before + 1
+        return before
 
     def group(self, rows: Ints) -> Group:
         """The group of these rows, in this order."""

@@ -29,6 +29,7 @@ from radixlang.sampling.batch import Group, Limits, SamplingBatch
 
 FIRST_CANDIDATES = 256
 MORE_CANDIDATES = 4096
+BAD = 1
 
 
 @dataclass
@@ -37,12 +38,13 @@ class Drawn:
 
     tokens: torch.Tensor
     """[S] int64"""
-    bad: torch.Tensor
-    """[S] bool: the logits have no finite maximum, the token means nothing"""
+    flags: torch.Tensor
+    """[S] int32: the bits `BAD` (the logits have no finite maximum, the token means nothing) and `ENDED` (nothing
+    but the end may follow in the row's automaton)"""
     logits: torch.Tensor
     """[S, vocab] float32: what the draw was made from, divided by the temperature (1 for greedy rows)"""
     packed: torch.Tensor | None = None
-    """int32 [2, S]: tokens and bad once more, where one copy home is cheaper than two"""
+    """int32 [2, S]: tokens and flags once more, where one copy home is cheaper than two"""
 
 
 def sample(
@@ -60,9 +62,17 @@ def sample(
     The tokens are also entered into `next_token` int64, one for each row of the table. With `scaled` off nobody
     reads `Drawn.logits`, and they need not be divided.
     """
+    state.settle()
     if state.columns is not None:
         return _sample_by_kernel(state, logits, rows, bits, masked, next_token, scaled)
-    drawn = _sample(state, logits, rows, bits, masked)
+    automata = state.automata
+    if automata is None:
+        drawn = _sample(state, logits, rows, bits, masked)
+    else:
+        where = state.upload(rows)
+        automata.mask(logits, where)
+        drawn = _sample(state, logits, rows, bits, masked)
+        automata.advance(drawn.tokens, where, drawn.flags)
     if next_token is not None:
         next_token[state.upload(rows.astype(np.int64))] = drawn.tokens
     return drawn
@@ -79,18 +89,16 @@ def _sample_by_kernel(
 ) -> Drawn:
     from radixlang.kernels.bitmask import apply_bitmask
 
-    state.settle()
     columns, count = state.columns, len(rows)
     assert columns is not None
-    numbers = state.upload(np.concatenate([rows, state.drawn_before(rows), masked]).astype(np.int32))
+    numbers = state.upload(np.concatenate([rows, state.draw_next(rows), masked]).astype(np.int32))
     device_rows, drawn, index = numbers.split([count, count, len(masked)])
     if bits is not None:
         apply_bitmask(logits, index, bits)
     home = torch.empty((2, count), dtype=torch.int32, device=logits.device)
     if next_token is None:
         next_token = torch.empty(len(columns.seeds), dtype=torch.int64, device=logits.device)
-    tokens = columns.draw(logits, device_rows, drawn, next_token, home)
-    state.advance_rows(rows)
+    tokens = state.draw(logits, device_rows, drawn, next_token, home)
     if scaled:
         for s, row in enumerate(rows.tolist()):
             changed = state.edits.changed(row)
@@ -98,7 +106,7 @@ def _sample_by_kernel(
                 logits[s] = changed
         temperature = columns.temperature[device_rows.long()][:, None]
         logits.div_(torch.where(temperature > 0, temperature, 1.0))
-    return Drawn(tokens, home[1] != 0, logits, home)
+    return Drawn(tokens, home[1], logits, home)
 
 
 def _sample(
@@ -108,7 +116,7 @@ def _sample(
     state.adjust(logits, group, bits, masked)
     if group.temperature is None:
         best, tokens = fused.best(logits) if logits.device.type == "cpu" else logits.max(-1)
-        drawn = Drawn(tokens, ~best.isfinite(), logits)
+        drawn = Drawn(tokens, (~best.isfinite()).int(), logits)
     else:
         best = logits.amax(-1, keepdim=True)
         bad = ~best.isfinite()
@@ -117,7 +125,7 @@ def _sample(
             best = best.masked_fill(bad, 0.0)
         logits.div_(group.temperature)
         tokens = _draw(logits, best / group.temperature, group, state.uniforms(group))
-        drawn = Drawn(tokens, bad[:, 0], logits)
+        drawn = Drawn(tokens, bad[:, 0].int(), logits)
     state.advance(group, drawn.tokens)
     return drawn
 

@@ -12,14 +12,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NoReturn
 
 import numpy as np
+import numpy.typing as npt
 
 from radixlang.errors import RequestError
 from radixlang.grammar.errors import GrammarError, GrammarFailure
 from radixlang.grammar.grammar import Grammar, GrammarState, Mask
 from radixlang.grammar.manager import GrammarManager
+from radixlang.grammar.tables import AutomatonTable
 from radixlang.log import get_logger
 from radixlang.messages import GrammarSpec
+from radixlang.plan import Action
 from radixlang.scheduler.request import Request
+from radixlang.scheduler.slots import AutomatonSlots
 
 log = get_logger(__name__)
 
@@ -28,18 +32,24 @@ ALONE = 4
 """so few masks are not worth handing to other threads"""
 THREADS = 8
 """most threads that fill masks"""
+STRETCH = 3
+"""tokens that may be forced at once in constraints that the device follows: jumping over more is faster"""
 
 
 class Constraints:
-    """`manager` compiles; `jump`: tokens that must follow are written without asking the model."""
+    """`manager` compiles; `jump`: tokens that must follow are written without asking the model; `slots`: automata
+    that the device can follow at a time."""
 
-    def __init__(self, manager: GrammarManager, jump: bool = True) -> None:
+    def __init__(self, manager: GrammarManager, jump: bool = True, slots: int = 0) -> None:
         self._manager = manager
         self._jump = jump
         self._compiling: dict[str, tuple[Request, GrammarSpec, Future[Grammar]]] = {}
         self._threads = min(THREADS, os.cpu_count() or 1)
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="masks")
-        self._requests = self._aborted = self._forced = self._vetoes = 0
+        self._rows: npt.NDArray[np.int32] = np.empty((0, 0), np.int32)
+        """what `masks` fills"""
+        self._slots = AutomatonSlots(slots, lambda: manager.vocabulary) if slots else None
+        self._requests = self._aborted = self._forced = self._vetoes = self._followed = 0
 
     @property
     def waiting(self) -> int:
@@ -72,12 +82,47 @@ class Constraints:
             del self._compiling[rid]
             try:
                 request.grammar = self._manager.start(spec, future.result())
+                request.table = self._table(request, spec, future.result())
                 del request.waits[WAIT]
             except GrammarError as error:
                 failed.append((request, str(error), False))
             except BaseException as error:
                 failed.append((request, *_told(error)))
         return failed
+
+    def _table(self, request: Request, spec: GrammarSpec, grammar: Grammar) -> AutomatonTable | None:
+        """By which the device shall follow the request's grammar, if it can and that is the fastest."""
+        if self._slots is None or request.least:  # the device's masks do not change with the number of tokens
+            return None
+        table = self._manager.table(spec, grammar, request.ignores_eos)
+        jumps = self._jump and request.logprobs is None
+        return None if table is None or (jumps and table.stretch > STRETCH) else table
+
+    def enter(self, request: Request) -> None:
+        """The request is about to get a row. Where the device has no room for its table, the host follows it from
+        here on."""
+        if request.table is None or self._slots is None:
+            return
+        if self._slots.enter(request):
+            self._followed += not request.admission
+            return
+        request.table = None
+        for token in request.output().tolist():  # all of them were in the table's masks
+            _grammar(request).accept(token)
+
+    def leave(self, request: Request) -> None:
+        """The request gives its row back."""
+        if self._slots is not None:
+            self._slots.leave(request)
+
+    def take_actions(self) -> tuple[Action, ...]:
+        """What the device must load before the rows that `enter` was told of are set up."""
+        return self._slots.take_actions() if self._slots is not None else ()
+
+    def distrust(self) -> None:
+        """A step raised, and all requests have left their rows: the device may have loaded nothing."""
+        if self._slots is not None:
+            self._slots.forget()
 
     def take(self, request: Request, token: int) -> int | None:
         """Go on by the token that was drawn. → None: done; otherwise it may not stand there, and so many tokens
@@ -123,13 +168,16 @@ class Constraints:
 
     def masks(self, rows: list[tuple[Request, int] | None]) -> tuple[np.ndarray, list[tuple[Request, str, bool]]]:
         """Masks [n, words] for the next token of each request, given with the number of its output tokens (None:
-        everything is allowed), and which requests have none, why, and whether that is our fault.
+        everything is allowed), and which requests have none, why, and whether that is our fault. They are valid
+        until the next call.
 
         What would end a request before its `min_new_tokens`, and the model's end tokens with `ignore_eos`, are
         left out where anything else may follow: the constraint goes before both.
         """
         vocabulary = self._manager.vocabulary
-        masks = np.empty((len(rows), vocabulary.words), np.int32)
+        if len(self._rows) < len(rows):  # fresh memory costs a page fault every 4 KiB
+            self._rows = np.empty((len(rows), vocabulary.words), np.int32)
+        masks = self._rows[: len(rows)]
         failed: list[tuple[Request, str, bool]] = []
 
         def fill(at: int) -> None:
@@ -173,6 +221,7 @@ class Constraints:
             "num_grammar_total": float(self._requests),
             "num_grammar_cache_hit_total": float(self._manager.hits),
             "num_grammar_aborted_total": float(self._aborted),
+            "num_grammar_device_total": float(self._followed),
             "grammar_forced_tokens_total": float(self._forced),
             "grammar_vetoed_tokens_total": float(self._vetoes),
         }
@@ -198,13 +247,13 @@ def _grammar(request: Request) -> GrammarState:
 
 def _leave_out(row: Mask, tokens: set[int]) -> None:
     """Clear the bits of `tokens`, unless nothing would be left."""
-    rest = row.copy()
-    bits = rest.view(np.uint32)
-    for token in tokens:
-        if token >> 5 < len(bits):
-            bits[token >> 5] &= np.uint32(0xFFFFFFFF ^ (1 << (token & 31)))
-    if rest.any():
-        row[:] = rest
+    bits = row.view(np.uint32)
+    there = [token for token in tokens if token >> 5 < len(bits) and int(bits[token >> 5]) >> (token & 31) & 1]
+    for token in there:
+        bits[token >> 5] ^= np.uint32(1 << (token & 31))
+    if there and not np.count_nonzero(row):
+        for token in there:
+            bits[token >> 5] |= np.uint32(1 << (token & 31))
 
 
 def _told(error: BaseException) -> tuple[str, bool]:

@@ -7,16 +7,17 @@ from typing import Any
 import numpy as np
 
 from radixlang.messages import Logprobs, RequestMeta, Tokens, pack_ids
-from radixlang.plan import PositionLogprobs
+from radixlang.plan import Ints, PositionLogprobs
 from radixlang.scheduler.logprobs import join, pack
 from radixlang.scheduler.request import Request
 
 
-def finish_reason(request: Request, token: int, size: int) -> dict[str, Any] | None:
-    """The finish reason after `token`, the newest of `size` tokens; None while the request goes on."""
+def finish_reason(request: Request, token: int, size: int, ended: bool = False) -> dict[str, Any] | None:
+    """The finish reason after `token`, the newest of `size` tokens; None while the request goes on. `ended`: the
+    device followed its grammar and says that nothing but the end may follow."""
     if token in request.ends:
         return {"type": "stop", "matched": token}
-    if request.grammar is not None and request.grammar.finished:
+    if ended or (request.grammar is not None and request.grammar.finished):
         # The model has ended the text, or could do nothing else: then this says what it would have said.
         end = token if token in request.eos_ids else next(iter(request.eos_ids), None)
         return {"type": "stop", "matched": end}
@@ -30,30 +31,36 @@ class News:
 
     def __init__(self) -> None:
         self.rids: list[str] = []
-        self.ids: list[int] = []
+        self.size = 0
+        """tokens"""
+        self._ids: list[bytes] = []
         self.counts: list[int] = []
         self.finishes: list[dict[str, Any] | None] = []
         self.metas: list[RequestMeta | None] = []
         self.prompt_logprobs: dict[int, Logprobs] = {}
         self.output_logprobs: dict[int, Logprobs] = {}
 
-    def plain(self, rids: list[str], tokens: list[int]) -> None:
+    def plain(self, rids: list[str], tokens: Ints) -> None:
         """One more token each of requests that go on, and of which nothing else is to be told."""
         count = len(rids)
         self.rids += rids
-        self.ids += tokens
+        self._add(tokens)
         self.counts += [1] * count
         self.finishes += [None] * count
         self.metas += [None] * count
 
     def tokens(self, request: Request, tokens: list[int], reason: dict[str, Any] | None, now: float) -> None:
         """Some more tokens of a request, at least one."""
-        self.ids += tokens
+        self._add(tokens)
         self._entry(request, len(tokens), reason, now)
 
     def ending(self, request: Request, reason: dict[str, Any], now: float) -> None:
         """The end of a request without a token."""
         self._entry(request, 0, reason, now)
+
+    def _add(self, tokens: list[int] | Ints) -> None:
+        self._ids.append(pack_ids(tokens))
+        self.size += len(tokens)
 
     def _entry(self, request: Request, count: int, reason: dict[str, Any] | None, now: float) -> None:
         first = not request.first_token_time
@@ -68,18 +75,17 @@ class News:
         self.finishes.append(reason)
         self.metas.append(request.meta() if first or reason is not None else None)
 
-    def logprobs(self, values: list[PositionLogprobs]) -> None:
+    def logprobs(self, tokens: list[int], values: list[PositionLogprobs]) -> None:
         """Log-probabilities of the tokens added last, one by one."""
-        tokens = np.array(self.ids[-len(values) :], np.int32)
         self.output_logprobs[len(self.rids) - 1] = join(
-            [pack(tokens[i : i + 1], value) for i, value in enumerate(values)]
+            [pack(np.array([token], np.int32), value) for token, value in zip(tokens, values, strict=True)]
         )
 
     def message(self) -> Tokens:
         return Tokens(
             rids=self.rids,
             counts=self.counts,
-            ids=pack_ids(self.ids),
+            ids=b"".join(self._ids),
             finishes=self.finishes,
             metas=self.metas,
             prompt_logprobs=self.prompt_logprobs,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from radixlang.grammar.grammar import GrammarState
+from radixlang.grammar.tables import AutomatonTable
 from radixlang.messages import Generate, RequestMeta
 from radixlang.plan import Ints, PositionLogprobs
 from radixlang.sampling_params import RowSampling
@@ -73,6 +74,7 @@ class Request:
 
     __slots__ = (
         "admission",
+        "automaton",
         "cached_tokens",
         "ends",
         "eos_ids",
@@ -101,6 +103,7 @@ class Request:
         "shared",
         "state",
         "surplus",
+        "table",
         "tokens",
         "waits",
         "work",
@@ -136,7 +139,12 @@ class Request:
         self.work = max(limit - 1, self.prompt_length)
         """tokens that will be computed in all: the last output token never is"""
         self.grammar: GrammarState | None = None
-        """what its text must look like; stands behind the last token known to the host"""
+        """what its text must look like; stands behind the last token known to the host, or behind none of the
+        output while there is a `table`"""
+        self.table: AutomatonTable | None = None
+        """by which the device follows the grammar, whenever the request has a row"""
+        self.automaton: tuple[int, int] | None = None
+        """(slot, state) of its table on the device when it got its row"""
         self.waits: dict[str, None] = {}
         """names of what must come first, in order; it may be admitted when this is empty"""
         self.state = State.WAITING

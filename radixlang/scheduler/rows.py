@@ -4,10 +4,14 @@ whole arrays. Row 0 is the sink and stays unused. Must not know policies, the tr
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
-from radixlang.plan import Ints
+from radixlang.plan import FROM_TABLE, Ints
 from radixlang.scheduler.limits import SchedulerLimits
 from radixlang.scheduler.request import Request, State
 
@@ -17,6 +21,59 @@ _NO_TOKEN = -1
 
 Bools = npt.NDArray[np.bool_]
 Longs = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Decoders:
+    """n running rows that decode, and what stays as it is while they do. Plans of steps in which the same rows go
+    on share these arrays, and the device column may know them by that."""
+
+    rows: Ints
+    index: npt.NDArray[np.intp]
+    """`rows` as numpy wants them"""
+    requests: list[Request]
+    work: Longs
+    """as in `Rows`, and so are the next ones"""
+    tenants: Longs
+    wishes: Ints
+    """which of the n want log-probabilities"""
+    masked: Ints
+    """which of the n have a grammar"""
+    counts: Ints
+    """all 1: what a step grants them"""
+    token_ids: Ints
+    """all `FROM_TABLE`"""
+    samples: Bools
+    """all true"""
+    pools: Bools
+    """all false"""
+
+    def part(self, which: Bools) -> Decoders:
+        """Some of them."""
+        rows = self.rows[which]
+        size = len(rows)
+        return Decoders(
+            rows=rows,
+            index=self.index[which],
+            requests=list(itertools.compress(self.requests, which.tolist())),
+            work=self.work[which],
+            tenants=self.tenants[which],
+            wishes=_places(self.wishes, which),
+            masked=_places(self.masked, which),
+            counts=self.counts[:size],
+            token_ids=self.token_ids[:size],
+            samples=self.samples[:size],
+            pools=self.pools[:size],
+        )
+
+
+def _indexes(which: Bools) -> Ints:
+    return np.flatnonzero(which).astype(np.int32)
+
+
+def _places(indexes: Ints, which: Bools) -> Ints:
+    """Where the `indexes` that stay are when only `which` are left."""
+    return _indexes(np.isin(np.flatnonzero(which), indexes)) if len(indexes) else indexes
 
 
 class Rows:
@@ -44,18 +101,23 @@ class Rows:
         self.limit: Longs = np.zeros(size, np.int64)
         self.made: Longs = np.zeros(size, np.int64)
         """tokens in `outputs`; 0 for a free row"""
-        self.most: Longs = np.zeros(size, np.int64)
-        """`made` at which the request ends"""
+        self.look_from: Longs = np.zeros(size, np.int64)
+        """`made` from which on each token is looked at by itself: 0 before the first token of a request has been
+        told, and where log-probabilities belong to each, else the number at which the request ends"""
         self.tenant: Longs = np.zeros(size, np.int64)
         """a number that no other taking of any row has; 0 for a free row"""
-        self.watched: Bools = np.zeros(size, np.bool_)
-        """every token is looked at one by one: the first of a request, or log-probabilities belong to it"""
         self.wishes: Bools = np.zeros(size, np.bool_)
         """log-probabilities are wanted"""
         self.constrained: Bools = np.zeros(size, np.bool_)
-        """the request has a grammar"""
-        self.ends: Ints = np.full((size, ENDS), _NO_TOKEN, np.int32)
-        """[count + 1, ENDS] token ids that end the request"""
+        """the request has a grammar that the host follows"""
+        self.ends: Ints = np.full((ENDS, size), _NO_TOKEN, np.int32)
+        """[ENDS, count + 1] token ids that end the request"""
+        self._most_ends = 0
+        """of a request so far"""
+        self.given = 0
+        """rows given back so far"""
+        self.bound = 0
+        """running rows that are `constrained`"""
         self.outputs: Ints = np.zeros((size, limits.context_length), np.int32)
         """[count + 1, context] the tokens made since the row was taken, as far as the host knows them"""
         self.pages: Ints = np.zeros((size, limits.pages_for(limits.context_length)), np.int32)
@@ -82,14 +144,15 @@ class Rows:
         self.length[row] = request.tokens.size
         self.work[row] = request.work
         self.limit[row] = request.limit
-        self.most[row] = request.limit - request.tokens.size
+        self.look_from[row] = 0
         self.tenant[row] = self._takings
         self.wishes[row] = request.logprobs is not None
-        self.watched[row] = True
-        self.constrained[row] = request.grammar is not None
-        self.ends[row] = _NO_TOKEN
+        self.constrained[row] = request.grammar is not None and request.table is None
+        self.bound += int(self.constrained[row])
+        self.ends[:, row] = _NO_TOKEN
         if len(request.ends) <= ENDS:
-            self.ends[row, : len(request.ends)] = list(request.ends)
+            self.ends[: len(request.ends), row] = list(request.ends)
+            self._most_ends = max(self._most_ends, len(request.ends))
         self.capacity[row] = 0
         self.add_pages(request, pages)
 
@@ -100,20 +163,40 @@ class Rows:
         request.row = 0
         self.tenant[row] = 0
         self.requests[row] = None
+        self.given += 1
+        self.bound -= int(self.constrained[row])
         del self.running[row]
         self._free.append(row)
+
+    def decoders(self, rows: Iterable[int], count: int) -> Decoders:
+        """The `count` rows, all of which decode."""
+        numbers = np.fromiter(rows, np.int32, count)
+        index = numbers.astype(np.intp)
+        return Decoders(
+            rows=numbers,
+            index=index,
+            requests=self.requests.take(index).tolist(),
+            work=self.work.take(index),
+            tenants=self.tenant.take(index),
+            wishes=_indexes(self.wishes.take(index)),
+            masked=_indexes(self.constrained.take(index)),
+            counts=np.ones(count, np.int32),
+            token_ids=np.full(count, FROM_TABLE, np.int32),
+            samples=np.ones(count, np.bool_),
+            pools=np.zeros(count, np.bool_),
+        )
 
     # ---- tokens ----
 
     def append(self, rows: Ints, tokens: Ints) -> Bools:
-        """One more token for each of distinct rows → [n] which of them need a look: watched ones, and ends."""
-        made = self.made[rows]
+        """One more token for each of distinct rows → [n] which of them need a look: see `look_from`, and ends."""
+        made = self.made.take(rows)
         self.outputs[rows, made] = tokens
         made += 1
         self.made[rows] = made
-        look: Bools = self.watched[rows]
-        look |= made >= self.most[rows]
-        look |= (self.ends[rows] == tokens[:, None]).any(1)
+        look: Bools = made >= self.look_from.take(rows)
+        for ends in self.ends[: self._most_ends]:
+            look |= ends.take(rows) == tokens
         return look
 
     def put(self, request: Request, tokens: list[int]) -> None:
@@ -127,8 +210,9 @@ class Rows:
         return int(self.length[request.row]) - self.known(request)
 
     def looked(self, request: Request) -> None:
-        """The first token has been told; watch on only what cannot be seen in the columns."""
-        self.watched[request.row] = request.logprobs is not None or len(request.ends) > ENDS
+        """A token has been told; look on only at what cannot be seen in the columns."""
+        if request.logprobs is None and len(request.ends) <= ENDS:
+            self.look_from[request.row] = request.limit - request.tokens.size
 
     def known(self, request: Request) -> int:
         """Tokens of the request that the host knows, wherever it is."""
@@ -139,7 +223,6 @@ class Rows:
         row = request.row
         request.tokens.extend(self.outputs[row, : self.made[row]])
         self.made[row] = 0
-        self.most[row] = request.limit - request.tokens.size
 
     # ---- pages ----
 
@@ -154,7 +237,7 @@ class Rows:
         self.pages[row, have : have + len(pages)] = pages
         self.capacity[row] = (have + len(pages)) * size
 
-    def add_page_each(self, rows: Ints, indexes: Longs, pages: Ints) -> None:
+    def add_page_each(self, rows: npt.NDArray[np.intp], indexes: Longs, pages: Ints) -> None:
         """Put one page id to the end, at `indexes`, of each of distinct rows."""
         self.pages[rows, indexes] = pages
         self.capacity[rows] += self._page_size

@@ -25,7 +25,7 @@ from radixlang.cache.view import tree_view
 from radixlang.errors import OverloadedError, RequestError
 from radixlang.grammar.errors import GrammarFailure
 from radixlang.messages import Embedding, Failed, Generate, Stats, Tokens
-from radixlang.plan import Action, Flush, Ints, PositionLogprobs, StepPlan, StepResult
+from radixlang.plan import Action, Flush, PositionLogprobs, StepPlan, StepResult
 from radixlang.scheduler.admission import NewTokenRatio, expected_pages, pages_to_come
 from radixlang.scheduler.arrivals import Arrivals
 from radixlang.scheduler.constraints import Constraints, no_constraints
@@ -37,7 +37,7 @@ from radixlang.scheduler.policy import POLICIES
 from radixlang.scheduler.preemption import victim
 from radixlang.scheduler.queue import WaitingQueue, level
 from radixlang.scheduler.request import Request, State
-from radixlang.scheduler.rows import Rows
+from radixlang.scheduler.rows import Decoders, Rows
 from radixlang.scheduler.stats import Rates, Totals
 from radixlang.scheduler.step_builder import StepBuilder
 
@@ -75,8 +75,8 @@ class Scheduler:
         """row → other running request, in the order in which they got there"""
         self._jumping: dict[int, Request] = {}
         """row → running request with several tokens to compute that no prompt brought: its grammar forced them"""
-        self._decode_rows: Ints | None = None
-        """rows of `_decoding`, None when out of date"""
+        self._decoders: Decoders | None = None
+        """those of `_decoding` that are not known to be done computing; None when out of date"""
         self._prompt_steps = 0
         """steps of prompts alone since a row that could decode last had its turn"""
         self._flights: dict[int, StepBuilder] = {}
@@ -178,9 +178,12 @@ class Scheduler:
     def _leave_row(self, request: Request, keep: bool = True) -> None:
         """Give pages and row back. Steps in flight may still write there: they run before any later plan."""
         row = request.row
+        if self._constraints is not None:
+            self._constraints.leave(request)
         if self._filling.pop(row, None) is None and self._jumping.pop(row, None) is None:
             del self._decoding[row]
-            self._decode_rows = None
+            if self._decoders is not None and row in self._decoders.rows:
+                self._decoders = None
         self._retry_step = 0
         self._rows.fold(request)
         if keep:
@@ -213,8 +216,9 @@ class Scheduler:
             return None
         for row, first, pages in self._pages.rewrites():
             step.page_run(row, first, pages)
-        plan = step.build(self._step, tuple(self._actions), self._rows.constrained)
-        step.tenants = self._rows.tenant[plan.rows]
+        if self._constraints is not None:
+            self._actions += self._constraints.take_actions()
+        plan = step.build(self._step, tuple(self._actions), self._rows)
         self._actions.clear()
         self._flights[self._step] = step
         self._step += 1
@@ -237,7 +241,7 @@ class Scheduler:
     def _grant(self, step: StepBuilder, now: float) -> None:
         """Share the step out."""
         self._preempt()
-        if not self.limits.mixed:
+        if not self.limits.mixed and (self._filling or len(self._queue)):
             turn = self._can_decode()
             if self._prompt_steps < self.limits.max_prefill_steps or not turn:
                 if not self._grant_prompts(step):
@@ -255,16 +259,16 @@ class Scheduler:
             if stuck or not (retracted or starved):
                 self._admit(step, now)
 
-    def _decoders(self) -> Ints:
-        """Rows of `_decoding`."""
-        if self._decode_rows is None:
-            self._decode_rows = np.fromiter(self._decoding, np.int32, len(self._decoding))
-        return self._decode_rows
+    def _current_decoders(self) -> Decoders:
+        """See `_decoders`."""
+        if self._decoders is None:
+            self._decoders = self._rows.decoders(self._decoding, len(self._decoding))
+        return self._decoders
 
     def _can_decode(self) -> bool:
         """Some row has something to compute and no prompt."""
-        rows = self._decoders()
-        return bool(self._jumping) or bool((self._rows.computed[rows] < self._rows.work[rows]).any())
+        decoders = self._current_decoders()
+        return bool(self._jumping) or bool((self._rows.computed.take(decoders.index) < decoders.work).any())
 
     def _grant_decodes(self, step: StepBuilder) -> bool:
         """One token to every row that is one token short, and what budget allows to those whose grammars forced
@@ -273,12 +277,14 @@ class Scheduler:
         columns = self._rows
         retracted = False
         while self._decoding or self._jumping:
-            rows = self._decoders()
-            starts = columns.computed[rows]
-            going = starts < columns.work[rows]
+            decoders = self._current_decoders()
+            starts = columns.computed.take(decoders.index)
+            going = starts < decoders.work
             if not going.all():
-                rows, starts = rows[going], starts[going]
-            full = np.flatnonzero(starts >= columns.capacity[rows])
+                starts = starts[going]
+                decoders = self._decoders = decoders.part(going)
+            rows = decoders.index
+            full = np.flatnonzero(starts >= columns.capacity.take(rows))
             needed = len(full) + self._jump_pages()
             if needed > self._pages.free_up(needed):
                 if len(self._rows.running) == 1 and self._flights:
@@ -292,8 +298,7 @@ class Scheduler:
                     indexes = starts[full] // self.limits.page_size
                     columns.add_page_each(rows[full], indexes, pages)
                     step.page_entries(rows[full], indexes, pages)
-                requests = columns.requests[rows].tolist()
-                step.decodes(requests, rows, starts.astype(np.int32), np.flatnonzero(columns.wishes[rows]))
+                step.decodes(decoders, starts.astype(np.int32))
                 columns.computed[rows] = starts + 1
                 columns.length[rows] += 1
             for request in list(self._jumping.values()):
@@ -309,9 +314,8 @@ class Scheduler:
         for row in self._jumping:
             if budget <= 0:
                 break
-            start, end = int(columns.computed[row]), int(columns.length[row])
-            if limits.chunked:
-                end = min(end, start + budget)
+            start = int(columns.computed[row])
+            end = min(int(columns.length[row]), start + budget)
             pages += max(0, limits.pages_for(end) - int(columns.capacity[row]) // limits.page_size)
             budget -= end - start
         return pages
@@ -330,11 +334,12 @@ class Scheduler:
         limits, columns, row = self.limits, self._rows, request.row
         have = int(columns.capacity[row]) // limits.page_size
         start, length = int(columns.computed[row]), int(columns.length[row])
-        end = min(length, start + self._budget) if limits.chunked else length
+        cut = limits.chunked or row in self._jumping  # only a prompt may have to be computed in one step
+        end = min(length, start + self._budget) if cut else length
         missing = limits.pages_for(end) - have
         room = self._pages.free_up(missing)
         if missing > room:
-            if not limits.chunked:
+            if not cut:
                 return False
             missing, end = room, (have + room) * limits.page_size
             if end <= start:
@@ -356,7 +361,7 @@ class Scheduler:
                 del self._filling[row]
                 self._pages.settle(request, length)
             self._decoding[row] = request
-            self._decode_rows = None
+            self._decoders = None
         return True
 
     def _admit(self, step: StepBuilder, now: float) -> None:
@@ -399,6 +404,8 @@ class Scheduler:
             if whole:
                 self._retry_step = self._step + RETRY_STEPS
             return False
+        if self._constraints is not None:
+            self._constraints.enter(request)
         self._rows.take(request, match.tokens, match.pages)
         self._pages.open(request, match)
         self._filling[request.row] = request
@@ -536,7 +543,7 @@ class Scheduler:
                 data = np.asarray(vector, "<f4").tobytes()
                 messages.append(Embedding(request.rid, data, request.prompt_length))
                 self._end(request)
-        self.totals.generation_tokens += len(news.ids)
+        self.totals.generation_tokens += news.size
         if news.rids:
             messages.append(news.message())
         messages += self.take_messages()
@@ -550,29 +557,36 @@ class Scheduler:
         """Append the step's tokens; all rows at once but for those of which more than a token is to be told."""
         columns, tokens = self._rows, result.tokens
         at = np.flatnonzero(plan.samples)
+        ended = np.zeros(len(at), np.bool_)
+        ended[result.ended] = True
         rows = plan.rows[at]
-        here = columns.tenant[rows] == step.tenants[at]
-        if not here.all():  # others have ended, or lost their rows while this token was on its way
-            for index, token in zip(at[~here].tolist(), tokens[~here].tolist(), strict=True):
+        if columns.given != step.given:
+            here = columns.tenant[rows] == step.tenants[at]
+            # the others have ended, or lost their rows while this token was on its way
+            late = (at[~here].tolist(), tokens[~here].tolist(), ended[~here].tolist())
+            for index, token, end in zip(*late, strict=True):
                 request = step.requests[index]
                 if request.state is not State.ENDED:
-                    self._take_late(request, token, news, now, result.output_logprobs.get(index))
-            at, rows, tokens = at[here], rows[here], tokens[here]
-        bound = columns.constrained[rows]
-        if bound.any():
+                    self._take_late(request, token, news, now, result.output_logprobs.get(index), end)
+            at, rows, tokens, ended = at[here], rows[here], tokens[here], ended[here]
+        if columns.bound:
+            bound = columns.constrained[rows]
             for index, token in zip(at[bound].tolist(), tokens[bound].tolist(), strict=True):
                 self._take_bound(step.requests[index], token, news, now, result.output_logprobs.get(index))
-            at, rows, tokens = at[~bound], rows[~bound], tokens[~bound]
-        look = columns.append(rows, tokens)
+            at, rows, tokens, ended = at[~bound], rows[~bound], tokens[~bound], ended[~bound]
+        look = columns.append(rows, tokens) | ended
+        if not look.any():
+            news.plain(columns.rids.take(rows).tolist(), tokens)
+            return
         plain = ~look
-        news.plain(columns.rids[rows[plain]].tolist(), tokens[plain].tolist())
-        for index, token in zip(at[look].tolist(), tokens[look].tolist(), strict=True):
+        news.plain(columns.rids[rows[plain]].tolist(), tokens[plain])
+        for index, token, end in zip(at[look].tolist(), tokens[look].tolist(), ended[look].tolist(), strict=True):
             request = step.requests[index]
             columns.looked(request)
-            self._tell(request, [token], news, now, result.output_logprobs.get(index))
+            self._tell(request, [token], news, now, result.output_logprobs.get(index), end)
 
     def _take_late(
-        self, request: Request, token: int, news: News, now: float, logprobs: PositionLogprobs | None
+        self, request: Request, token: int, news: News, now: float, logprobs: PositionLogprobs | None, ended: bool
     ) -> None:
         """A token of a request that lost its row while it was on its way."""
         if request.surplus:
@@ -580,7 +594,7 @@ class Scheduler:
             return
         request.pending -= 1
         tokens = [token]
-        if request.grammar is not None:
+        if request.grammar is not None and request.table is None:
             assert self._constraints is not None
             try:
                 undone = self._constraints.take(request, token)
@@ -596,7 +610,7 @@ class Scheduler:
                 self._fail_bound([(request, str(error), error.ours)])
                 return
         request.tokens.extend(np.array(tokens, np.int32))
-        self._tell(request, tokens, news, now, logprobs)
+        self._tell(request, tokens, news, now, logprobs, ended)
 
     def _take_bound(
         self, request: Request, token: int, news: News, now: float, logprobs: PositionLogprobs | None
@@ -638,7 +652,7 @@ class Scheduler:
         columns.fold(request)
         columns.length[row] = request.tokens.size
         del self._decoding[row]
-        self._decode_rows = None
+        self._decoders = None
         self._jumping[row] = request
 
     def _go_back(self, request: Request, undone: int) -> None:
@@ -647,7 +661,6 @@ class Scheduler:
         self._jump(request, columns.flying(request))
         self._take_back(request, undone)
         columns.length[row] = request.tokens.size
-        columns.most[row] = request.limit - request.tokens.size
         columns.computed[row] = min(int(columns.computed[row]), request.tokens.size - 1)
         if columns.computed[row] < request.shared * self.limits.page_size:
             # The tree keeps pages of tokens that are undone now (it got them when memory was short): nobody may
@@ -669,10 +682,17 @@ class Scheduler:
             request.tokens.size -= undone
 
     def _tell(
-        self, request: Request, tokens: list[int], news: News, now: float, logprobs: PositionLogprobs | None
+        self,
+        request: Request,
+        tokens: list[int],
+        news: News,
+        now: float,
+        logprobs: PositionLogprobs | None,
+        ended: bool = False,
     ) -> None:
-        """The news of one request's newest tokens, and its end if these were the last."""
-        reason = finish_reason(request, tokens[-1], self._rows.known(request))
+        """The news of one request's newest tokens, and its end if these were the last; `ended` as for
+        `finish_reason`."""
+        reason = finish_reason(request, tokens[-1], self._rows.known(request), ended)
         values = [] if logprobs is None else [logprobs]
         if request.held or (request.grammar is not None and request.grammar.revises):
             request.held += tokens
@@ -682,7 +702,7 @@ class Scheduler:
             tokens, values = request.held, request.held_logprobs
         news.tokens(request, tokens, reason, now)
         if values:
-            news.logprobs(values)
+            news.logprobs(tokens[-len(values) :], values)
         if reason is not None:
             self._end(request)
 
@@ -730,6 +750,8 @@ class Scheduler:
             request.pending = request.surplus = 0
         self._suspects += [request for request in live if request not in self._suspects]
         self._pages.flush()
+        if self._constraints is not None:
+            self._constraints.distrust()
         return messages
 
     def _grant_suspect(self, step: StepBuilder, now: float) -> None:
@@ -813,6 +835,12 @@ class Scheduler:
         assert rows.running == self._filling | self._decoding | self._jumping
         assert len(running) == len(self._filling) + len(self._decoding) + len(self._jumping)
         assert not rows.made[rows.tenant == 0].any(), "a free row has tokens"
+        assert rows.bound == sum(request.grammar is not None for request in running), "grammars are miscounted"
+        if self._decoders is not None:
+            left = set(self._decoding) - set(self._decoders.rows.tolist())
+            assert len(left) + len(self._decoders.rows) == len(self._decoding), "another row decodes"
+            assert all(rows.computed[row] >= rows.work[row] for row in left), "a row that could decode is left out"
+            assert self._decoders.tenants.tolist() == rows.tenant[self._decoders.index].tolist()
         for row, request in rows.running.items():
             computed, length = int(rows.computed[row]), int(rows.length[row])
             assert request.state is State.RUNNING

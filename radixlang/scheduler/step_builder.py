@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 import numpy.typing as npt
 
-from radixlang.plan import FROM_TABLE, Action, CopyPages, Ints, LogprobWish, RowSetup, StepPlan
+from radixlang.plan import Action, CopyPages, Ints, LogprobWish, RowSetup, StepPlan
 from radixlang.scheduler.request import Request
+from radixlang.scheduler.rows import Decoders, Rows
 
 _EMPTY: Ints = np.zeros(0, np.int32)
+_NO_ENTRIES: Ints = np.zeros((0, 3), np.int32)
+
+Item = TypeVar("Item", bound=np.generic)
 
 
 class StepBuilder:
@@ -19,9 +25,12 @@ class StepBuilder:
         """by plan index"""
         self.tenants: npt.NDArray[np.int64] = np.zeros(0, np.int64)
         """by plan index, the rows' tenants (see `Rows.tenant`) when the plan was made"""
+        self.given = 0
+        """`Rows.given` at that time"""
         self.ending: list[int] = []
         """plan indexes of requests that end with this step without a token"""
         self.prompt_tokens = 0
+        self._decoders: Decoders | None = None
         self._rows: list[Ints] = []
         self._starts: list[Ints] = []
         self._counts: list[Ints] = []
@@ -37,7 +46,9 @@ class StepBuilder:
     def size(self) -> int:
         return len(self.requests)
 
-    def page_entries(self, rows: Ints | int, indexes: npt.NDArray[np.integer], pages: Ints) -> None:
+    def page_entries(
+        self, rows: npt.NDArray[np.integer] | int, indexes: npt.NDArray[np.integer], pages: Ints
+    ) -> None:
         """Page-table entries to write before the step."""
         entries = np.empty((len(pages), 3), np.int32)
         entries[:, 0], entries[:, 1], entries[:, 2] = rows, indexes, pages
@@ -60,20 +71,20 @@ class StepBuilder:
             prompt = request.tokens.view()[: request.prompt_length].copy()
         if sampling.penalised or sampling.min_new_tokens:
             output = request.output().copy()
-        self._setups.append(RowSetup(request.row, sampling, prompt, output, request.generated))
+        self._setups.append(RowSetup(request.row, sampling, prompt, output, request.generated, request.automaton))
 
-    def decodes(self, requests: list[Request], rows: Ints, starts: Ints, wishes: npt.NDArray[np.integer]) -> None:
-        """Rows that take their one token from the device's table and draw the next; those at `wishes` want
-        log-probabilities."""
-        first = self.size
-        self.requests.extend(requests)
-        self._rows.append(rows)
+    def decodes(self, decoders: Decoders, starts: Ints) -> None:
+        """Rows that take their one token from the device's table and draw the next. They come first in a step."""
+        assert not self.requests
+        self._decoders = decoders
+        self.requests.extend(decoders.requests)
+        self._rows.append(decoders.rows)
         self._starts.append(starts)
-        self._counts.append(np.ones(len(rows), np.int32))
-        self._tokens.append(np.full(len(rows), FROM_TABLE, np.int32))
-        self._samples.append(np.ones(len(rows), np.bool_))
-        for at in wishes.tolist():
-            self._wish(first + at, requests[at], 0, 0, True)
+        self._counts.append(decoders.counts)
+        self._tokens.append(decoders.token_ids)
+        self._samples.append(decoders.samples)
+        for at in decoders.wishes.tolist():
+            self._wish(at, decoders.requests[at], 0, 0, True)
 
     def prompt(self, request: Request, start: int, count: int, complete: bool) -> None:
         """A part of the known tokens; `complete` when it reaches the end of them."""
@@ -104,25 +115,36 @@ class StepBuilder:
             if state is not None and wish.first_logit >= 0:
                 state.next = min(state.next, wish.first_logit)
 
-    def build(self, step: int, actions: tuple[Action, ...], constrained: npt.NDArray[np.bool_]) -> StepPlan:
-        """`constrained`: by table row, whether what is drawn there must be masked."""
-        pools = np.zeros(self.size, np.bool_)
-        pools[self._pooled] = True
+    def build(self, step: int, actions: tuple[Action, ...], columns: Rows) -> StepPlan:
+        """The plan of what was granted."""
+        self.given = columns.given
         if self._copies:
             source, target = np.array(self._copies, np.int32).T.copy()
             actions += (CopyPages(source, target),)
-        rows, samples = np.concatenate(self._rows), np.concatenate(self._samples)
+        rows, samples = _joined(self._rows), _joined(self._samples)
+        if self._decoders is not None and len(self._rows) == 1:
+            pools, masked, self.tenants = self._decoders.pools, self._decoders.masked, self._decoders.tenants
+        else:
+            pools = np.zeros(self.size, np.bool_)
+            pools[self._pooled] = True
+            masked = np.flatnonzero(samples & columns.constrained[rows]).astype(np.int32)
+            self.tenants = columns.tenant[rows]
         return StepPlan(
             step=step,
             rows=rows,
-            starts=np.concatenate(self._starts),
-            counts=np.concatenate(self._counts),
-            token_ids=np.concatenate(self._tokens),
+            starts=_joined(self._starts),
+            counts=_joined(self._counts),
+            token_ids=_joined(self._tokens),
             samples=samples,
             pools=pools,
-            new_pages=np.concatenate(self._table) if self._table else np.zeros((0, 3), np.int32),
+            new_pages=_joined(self._table) if self._table else _NO_ENTRIES,
             setups=tuple(self._setups),
             logprobs=tuple(self._wishes),
             actions=actions,
-            masked=np.flatnonzero(samples & constrained[rows]).astype(np.int32),
+            masked=masked,
         )
+
+
+def _joined(parts: list[npt.NDArray[Item]]) -> npt.NDArray[Item]:
+    """The only part as it is."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)

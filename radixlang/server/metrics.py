@@ -71,6 +71,7 @@ ENGINE_COUNTERS = {
     "num_grammar_cache_hit": "Constraints that were known already.",
     "num_grammar_aborted": "Requests that ended while their constraints were compiled.",
     "grammar_forced_tokens": "Tokens that constraints wrote without asking the model.",
+    "num_grammar_device": "Requests whose constraints the device followed by itself.",
     "grammar_vetoed_tokens": "Drawn tokens that were refused because a value would have been wrong.",
 }
 #: gauges that are 0 whenever nothing runs, whatever was said last

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import msgspec
 import pytest
 import torch
 
@@ -12,10 +13,11 @@ if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("run by tests/kernels/test_triton_interpreted.py", allow_module_level=True)
 pytest.importorskip("triton", reason="Triton is not installed, so its kernels cannot run here")
 
+import itertools  # noqa: E402
 from dataclasses import replace  # noqa: E402
 from types import SimpleNamespace  # noqa: E402
 
-from radixlang.attention import BACKENDS  # noqa: E402
+from radixlang.attention import BACKENDS, EXACT_BACKENDS  # noqa: E402
 from radixlang.attention.triton import TritonAttention  # noqa: E402
 from radixlang.forward import ForwardBatch, ForwardContext  # noqa: E402
 from radixlang.kernels import reference, tuning  # noqa: E402
@@ -178,6 +180,34 @@ def test_tiles_fit_into_shared_memory(head_dim: int, element_size: int) -> None:
             used = (extend.stages * extend.block_n * 2 + extend.block_m) * width
             assert used <= chip.shared_bytes
             assert min(decode.block, extend.block_n, extend.block_m) >= 16
+
+
+@pytest.mark.parametrize("head_dim", [64, 80, 128, 256])
+@pytest.mark.parametrize("element_size", [2, 4])
+def test_tree_tiles_fit_into_shared_memory(head_dim: int, element_size: int) -> None:
+    safe = tuning.Chip(units=20, shared_bytes=tuning.SAFE_SHARED_BYTES, table={})
+    for chip, page in itertools.product((safe, h200()), (1, 16, 128)):
+        sizes = {"head_dim": head_dim, "element_size": element_size, "page_size": page}
+        tile = tuning.tree_tile(chip, heads=8, kv_heads=2, **sizes)
+        assert tile is not None
+        width = tuning.next_power_of_2(head_dim) * element_size
+        assert (tile.stages * tile.block_n * 2 + tile.block_m) * width <= chip.shared_bytes
+        assert tile.programs >= chip.units
+        assert tuning.tree_tile(chip, heads=200, kv_heads=1, **sizes) is None, (
+            "a row's heads fill more than a tile"
+        )
+
+
+def test_who_knows_tree_attention() -> None:
+    """Not where every layer has a window, and no backend whose bits must not depend on who shares what."""
+    assert set(TritonAttention(spec(), PAGE, DEVICE).tree) == {2, 4}
+    windows = msgspec.structs.replace(spec(), layers=(LayerSpec(window=8), LayerSpec(window=8)))
+    assert TritonAttention(windows, PAGE, DEVICE).tree == {}
+    some = msgspec.structs.replace(spec(), layers=(LayerSpec(window=8), LayerSpec()))
+    assert set(TritonAttention(some, PAGE, DEVICE).tree) == {2, 4}
+    assert not EXACT_BACKENDS.get("triton").tree
+    assert not BACKENDS.get("cpu").tree
+    assert not BACKENDS.get("torch_native").tree
 
 
 def test_descriptors_are_used_where_a_tile_lies_in_one_page() -> None:

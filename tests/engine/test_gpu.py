@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -163,9 +164,10 @@ PERSON = {
 }
 
 
-def test_constraints_say_the_same_with_every_setting(smollm2_path):
+def test_constraints_say_the_same_with_every_setting(smollm2_path, monkeypatch):
     """Forced tokens beside rows that decode, masks drawn behind graphs, penalties' buffers set up again after a
-    jump; tokens are refused and taken back."""
+    jump; tokens are refused and taken back. All by the host's masks."""
+    monkeypatch.setattr("radixlang.executor.build.AUTOMATA", 0)
     sampling = [{"temperature": 0}, {"temperature": 0.8, "frequency_penalty": 0.7, "repetition_penalty": 1.2}]
     constraints = [
         {"json_schema": json.dumps(PERSON)},
@@ -197,3 +199,47 @@ def test_constraints_say_the_same_with_every_setting(smollm2_path):
         ids = [answer["output_ids"] for answer in answers]
         first = first or ids
         assert ids == first, f"jump {jump}, overlap {overlap}, graphs {graphs}"
+
+
+def test_constraints_on_the_device_say_what_the_host_says(smollm2_path, monkeypatch):
+    """Tables whose narrowing is exact; with graphs and without, and where a slot is wanted by several."""
+    constraints = [
+        {"regex": "[a-z]{3,30}"},
+        {"regex": "(positive|negative|neutral|mixed)"},
+        {"regex": "[0-9]{2,40}"},
+    ]
+    sampling = [{"temperature": 0}, {"temperature": 0.9, "ignore_eos": True}, {"temperature": 1.2, "top_k": 30}]
+    bodies = [
+        {
+            "prompt": f"Word {number}: ",
+            "sampling_params": {"max_new_tokens": 24, "sampling_seed": number, **how, **constraint},
+            "return_logprob": number == 3,
+        }
+        for number, how, constraint in itertools.product(range(4), sampling, [*constraints, {}])
+    ]
+
+    def answers(slots, **options):
+        monkeypatch.setattr("radixlang.executor.build.AUTOMATA", slots)
+        with engine_for(smollm2_path, **options) as engine:
+            for constraint in constraints * 2:
+                engine.generate(prompt="a", sampling_params={"max_new_tokens": 1, **constraint})
+            engine.ring.engine.scheduler._constraints._manager._table_pool.submit(lambda: None).result()
+            out = engine.batch_generate(bodies)
+            return out, engine.get_server_info()["num_grammar_device_total"]
+
+    expected, followed = answers(0)
+    assert followed == 0
+    for slots, options in (
+        (16, {}),
+        (16, {"disable_cuda_graph": True}),
+        (16, {"disable_overlap_schedule": True}),
+        (16, {"max_total_tokens": 700, "schedule_conservativeness": 0.05}),
+        (1, {}),
+    ):
+        out, followed = answers(slots, **options)
+        assert followed == 36 if slots == 16 else 0 < followed < 36
+        same = sum(mine["output_ids"] == theirs["output_ids"] for mine, theirs in zip(out, expected, strict=True))
+        assert same >= len(bodies) - 2, "a close call may fall otherwise in another batch; most may not"
+        for body, mine in zip(bodies, out, strict=True):
+            if mine["meta_info"]["finish_reason"]["type"] == "stop" and "regex" in body["sampling_params"]:
+                assert re.fullmatch(body["sampling_params"]["regex"], mine["text"])

@@ -18,7 +18,9 @@ from radixlang.executor.shapes import (
     graph_shapes,
     prompt_shapes,
     prompt_tokens,
+    tree_shapes,
 )
+from radixlang.kernels.tree_work import SLOTS
 from tests.executor.tiny import TinyModel
 
 
@@ -55,6 +57,29 @@ def test_no_prompt_graphs() -> None:
     assert prompt_shapes(15, 256) == []
 
 
+@pytest.mark.parametrize("largest", [1, 8, 100, 256, MAX_BATCH])
+def test_tree_ladder(largest: int) -> None:
+    shapes = tree_shapes(largest)
+    assert all(shape.tree and shape.decodes for shape in shapes)
+    sizes = [shape.rows for shape in shapes]
+    assert sizes == sorted(set(sizes))
+    assert sizes[-1] == largest
+    assert all(larger - smaller <= 32 for smaller, larger in itertools.pairwise(sizes))
+    assert len(sizes) < 1.5 * len(decode_shapes(largest)) / 2 + 2
+
+
+def test_tree_attention_is_captured_where_the_backend_knows_it() -> None:
+    def of(tree: bool, **flags: bool) -> set[Shape]:
+        return {shape for shape in graph_shapes(DeviceConfig(**flags), 64, 0, tree) if shape.tree}
+
+    assert of(True) == set(tree_shapes(64))
+    assert of(False) == set()
+    assert of(True, disable_tree_attention=True) == set()
+    spec, without = TinyModel().spec, graph_shapes(DeviceConfig(), 64, 0)
+    more = graph_bytes(spec, graph_shapes(DeviceConfig(), 64, 0, True), 2) - graph_bytes(spec, without, 2)
+    assert more > 64 * spec.num_heads * SLOTS * spec.head_dim * 4
+
+
 def test_flags_bound_the_shapes() -> None:
     shapes = graph_shapes(DeviceConfig(cuda_graph_max_bs=3), running=200, prompt_tokens=64)
     assert max(shape.rows for shape in shapes if shape.decodes) == 3
@@ -65,7 +90,7 @@ def test_prompts_are_in_graphs_where_launching_takes_longer_than_computing() -> 
     auto = DeviceConfig()
     small, large = prompt_tokens(auto, 1_200_000_000, 28), prompt_tokens(auto, 16_000_000_000, 32)
     assert small == MAX_TOKENS
-    assert 256 <= large < 1024
+    assert 1024 <= large < MAX_TOKENS
     assert prompt_tokens(DeviceConfig(cuda_graph_max_bs_prefill=0), 1, 1) == 0
     assert prompt_tokens(DeviceConfig(cuda_graph_max_bs_prefill=4096), 16_000_000_000, 32) == 4096
 

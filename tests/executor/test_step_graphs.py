@@ -22,9 +22,10 @@ from radixlang.attention.torch import TorchAttention
 from radixlang.attention.triton import TritonAttention
 from radixlang.executor.graphs import StepGraphs
 from radixlang.executor.launch import DeviceExecutor
-from radixlang.executor.shapes import Shape, decode_shapes, prompt_shapes
+from radixlang.executor.shapes import Shape, decode_shapes, prompt_shapes, tree_shapes
 from radixlang.forward import current
-from radixlang.plan import CopyPages, StepPlan
+from radixlang.kernels import tuning
+from radixlang.plan import StepPlan
 from radixlang.sampling.columns import RowColumns
 from radixlang.sampling_params import RowSampling
 from tests.executor.tiny import BOMB_TOKEN, NAN_TOKEN, Host, Row, TinyModel, make_executor, wish
@@ -150,6 +151,33 @@ def test_random_traffic_with_triton_attention() -> None:
     assert compare(plans, 4, TritonAttention, True, [Shape(3, 3), Shape(16, 3), Shape(64, 3)]) >= 3
 
 
+def test_rows_that_share_a_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read at once in graphs of tree attention; a layer with a window, rows that pad the step, rows that come and
+    go, and steps in which too little is shared, are as ever."""
+    monkeypatch.setattr(tuning, "TREE_LEAST_MIB", 0)
+    host = Host(4)
+    first = Row(1, list(range(3, 38)))
+    rows = [first, *(Row(n, [*first.tokens[:32], 50 + n], pages=[*range(1, 9)], computed=32) for n in (2, 3, 4))]
+    plans = [host.plan([(first, 35)]), host.plan([(row, 1) for row in rows[1:]])]
+    for _ in range(2):
+        plans.append(host.plan([(row, 1) for row in rows]))
+    plans.append(host.plan([(row, 1) for row in rows[:2]]))
+    rows[2] = Row(3, [80, 81, 82])
+    plans += [host.plan([(rows[2], 3)]), host.plan([(row, 1) for row in rows])]
+    used: list[bool] = []
+    run = StepGraphs.run
+
+    def watched(self: StepGraphs, plan: StepPlan) -> torch.Tensor | None:
+        home = run(self, plan)
+        used.append(home is not None and self._last is not None and self._last[1].tree)
+        return home
+
+    monkeypatch.setattr(StepGraphs, "run", watched)
+    shapes = [Shape(5, 5), *tree_shapes(5)]
+    assert compare(plans, 4, TritonAttention, True, shapes) == 4
+    assert used == [False, False, True, True, False, False, True]
+
+
 def test_steps_too_large_for_any_shape() -> None:
     """Graphs and the ordinary path take turns on the same rows."""
     shapes = [Shape(2, 2), Shape(16, 3)]
@@ -204,7 +232,5 @@ def test_what_a_graph_cannot_do_is_left_to_the_ordinary_path() -> None:
     assert shape(4, logprobs=(wish(0, output=True),)) is None
     assert shape(4, masked=np.array([0], np.int32)) == Shape(16, 2)
     assert shape(4, pools=np.array([True])) is None
-    pages = np.array([1], np.int32)
-    assert shape(4, actions=(CopyPages(pages, pages + 1),)) is None
     assert shape(4, sampling=RowSampling(presence_penalty=0.5)) == Shape(16, 2)
     made.close()

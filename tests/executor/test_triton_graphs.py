@@ -6,6 +6,7 @@ The graphs here only call Python again; what CUDA makes of them is tested on a G
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,7 +20,8 @@ from radixlang.errors import EngineError
 from radixlang.executor.graphs import StepGraphs
 from radixlang.executor.launch import DeviceExecutor
 from radixlang.executor.shapes import decode_shapes
-from radixlang.plan import StepPlan
+from radixlang.plan import LoadAutomaton, LoadTokens, StepPlan
+from radixlang.sampling.automata import Automata
 from radixlang.sampling.batch import SamplingBatch
 from radixlang.sampling_params import RowSampling
 from tests.executor.tiny import NAN_TOKEN, Host, Row, TinyModel, make_executor
@@ -28,11 +30,14 @@ VOCAB = 97
 ROWS = 9
 
 
-def an_executor(with_graphs: bool) -> DeviceExecutor:
+def an_executor(with_graphs: bool, slots: int = 0) -> DeviceExecutor:
     model = TinyModel(VOCAB)
     model.scores = model.logits  # type: ignore[attr-defined]
     executor = make_executor(model, rows=ROWS)
-    executor.sampling = SamplingBatch(ROWS, VOCAB, executor.platform, by_kernels=True)
+    automata = Automata(ROWS, VOCAB, executor.platform, slots) if slots else None
+    if automata is not None:
+        automata._kernels = True
+    executor.sampling = SamplingBatch(ROWS, VOCAB, executor.platform, by_kernels=True, automata=automata)
     if with_graphs:
         ladder = StepGraphs(
             executor.model, executor.pool, executor.table, executor.attention, executor.sampling, decode_shapes(8)
@@ -96,6 +101,64 @@ def test_graphs_and_launches_draw_the_same(masked: list[int]) -> None:
     assert len(set(with_graphs[2])) == 7 or masked, "the presence penalty was seen"
     assert with_graphs[4][5:] == [40, 40] or masked
     assert 40 not in with_graphs[4][:5]
+
+
+@pytest.mark.parametrize("with_graphs", [True, False])
+def test_automata_mask_and_step_in_graphs_and_outside(with_graphs: bool) -> None:
+    """A row that follows an automaton, one that the host masks, one free; then others take over their rows."""
+    executor, host = an_executor(with_graphs, slots=2), Host(4)
+    end = VOCAB - 1
+    tokens = [b"%02d" % i for i in range(end)] + [b""]
+    load = LoadTokens(
+        np.frombuffer(bytearray().join(tokens), np.uint8),
+        np.cumsum([0, *map(len, tokens)]).astype(np.int32),
+    )
+
+    def automaton(slot: int, *numbers: int) -> LoadAutomaton:
+        """These numbers, one after the other."""
+        states = 2 * len(numbers) + 2
+        following = np.full((states, 256), -1, np.int16)
+        masks = np.zeros((len(numbers) + 1, -(-VOCAB // 32)), np.int32)
+        rows = np.full(states, len(numbers), np.int32)
+        for i, number in enumerate(numbers):
+            following[2 * i, tokens[number][0]] = 2 * i + 1
+            following[2 * i + 1, tokens[number][1]] = 2 * i + 2
+            masks[i, number // 32] = 1 << number % 32
+            rows[2 * i] = i
+        masks[-1, end // 32] = 1 << end % 32
+        return LoadAutomaton(slot, following.ravel(), rows, masks.ravel())
+
+    def steps(rows: list[Row], first: StepPlan, masked: np.ndarray, count: int) -> list[list[int]]:
+        """→ the indexes of rows that have ended at each step"""
+        ended = []
+        for step in range(count):
+            plan = first if step == 0 else host.plan([(row, 1) for row in rows], masked=masked)
+            ticket = executor.launch(plan)
+            executor.sample(ticket, np.full((len(masked), 4), 1 << 7, np.int32))  # 7, 39 and 71
+            result = executor.result(ticket)
+            assert not result.failed
+            for row, token in zip(rows, result.tokens.tolist(), strict=True):
+                row.out.append(token)
+            ended.append(result.ended.tolist())
+        return ended
+
+    a, b, c = (Row(i + 1, [5 + i, 6 + i]) for i in range(3))
+    plan = host.plan([(a, 2), (b, 2), (c, 2)], masked=np.array([1], np.int32))
+    setups = (replace(plan.setups[0], automaton=(1, 0)), *plan.setups[1:])
+    plan = replace(plan, setups=setups, actions=(load, automaton(1, 50, 51, 52)))
+    assert steps([a, b, c], plan, plan.masked, 4) == [[], [], [0], [0]]
+    assert a.out == [50, 51, 52, end]
+    assert {7, 39, 71} >= set(b.out)
+
+    # Row 1 goes to one without an automaton, row 3 to one that comes back in the middle of its text.
+    d, e = Row(1, [20, 21]), Row(3, [22, 23, 33])
+    plan = host.plan([(d, 2), (e, 3)])
+    setups = (plan.setups[0], replace(plan.setups[1], automaton=(0, 2)))
+    plan = replace(plan, setups=setups, actions=(automaton(0, 33, 34),))
+    assert steps([d, e], plan, plan.masked, 2) == [[1], [1]]
+    assert e.out == [34, end]
+    assert d.out == TinyModel(VOCAB).greedy([20, 21], 2)
+    executor.close()
 
 
 def test_bad_rows_of_a_graph_are_named() -> None:

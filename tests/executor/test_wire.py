@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from radixlang.executor.wire import launch_frame, parse, sample_frame, stop_frame
-from radixlang.plan import CopyPages, Flush, LoadAutomaton, LogprobWish, RowSetup, StepPlan
+from radixlang.plan import CopyPages, Flush, LoadAutomaton, LoadTokens, LogprobWish, RowSetup, StepPlan
 from radixlang.sampling_params import RowSampling
 
 
@@ -35,6 +35,7 @@ def full_plan():
         actions=(
             CopyPages(ints(3), ints(4)),
             Flush(),
+            LoadTokens(np.array([200, 7], np.uint8), ints(0, 2)),
             LoadAutomaton(2, np.array([-1, 300], np.int16), ints(0), ints(5, -1)),
         ),
         masked=ints(1),

@@ -122,3 +122,25 @@ def test_one_vocabulary_for_all_threads() -> None:
         future.result(9)
     assert len(made) == 1
     manager.close()
+
+
+def test_tables_are_made_of_what_is_used_again(vocabulary) -> None:
+    manager = GrammarManager(lambda: vocabulary)
+
+    def tables(spec: GrammarSpec) -> list[bool]:
+        """Whether there is one at the first, second and third use."""
+        grammar, out = manager.get(spec).result(), []
+        for _ in range(3):
+            out.append(manager.table(spec, grammar, ignore_eos=False) is not None)
+            manager._table_pool.submit(lambda: None).result()
+        return out
+
+    spec = GrammarSpec("regex", "(yes|no)*")
+    assert tables(spec) == [False, False, True]
+    grammar = manager.get(spec).result()
+    assert manager.table(spec, grammar, True) is manager.table(spec, grammar, True) is not grammar.table
+    assert grammar.nbytes > 2 * grammar.table.nbytes
+    assert tables(GrammarSpec("regex", "(yes|no)*", thinking_end=(5,))) == [False] * 3
+    assert tables(GrammarSpec("json_schema", '{"type": "integer"}')) == [False] * 3
+    assert tables(GrammarSpec("regex", "[^,]{1,300}")) == [False] * 3
+    manager.close()

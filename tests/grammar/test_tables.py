@@ -80,3 +80,30 @@ def test_too_large_for_a_table(engine) -> None:
     grammar = engine.compile(GrammarSpec("choice", json.dumps(choices)))
     assert automaton_table(grammar) is None
     assert automaton_table(grammar, 2_000) is not None
+    assert automaton_table(grammar, 2_000, 3) is None
+
+
+def test_stretches(engine) -> None:
+    """How many tokens may be forced at once."""
+    for pattern, stretch in (
+        ("[a-z]{1,8}", 0),
+        ("(yes|no|maybe), [ab]", 1),
+        ("(a|b)(cat sat on the mat)?[01]", 4),
+    ):
+        table = automaton_table(engine.compile(GrammarSpec("regex", pattern)))
+        assert table is not None
+        assert table.stretch >= stretch
+        assert (table.stretch == 0) == (stretch == 0)
+
+
+def test_end_tokens_may_be_left_out_where_anything_else_may_follow(engine, vocabulary) -> None:
+    table = automaton_table(engine.compile(GrammarSpec("regex", "a{0,3}")))
+    assert table is not None
+    endless = table.without(vocabulary.eos_mask)
+    ends = set(vocabulary.eos_ids)
+    for state, row in enumerate(table.mask_row):
+        every, rest = allowed(table.masks[row]), allowed(endless.masks[endless.mask_row[state]])
+        assert rest == (every - ends or every)
+    assert table.after([b"a", b"aa"]) == 3
+    assert allowed(endless.masks[endless.mask_row[3]]) == ends
+    assert table.after([b"aa", b"aa"]) == table.after([b"a", b""]) == len(table.mask_row) - 1

@@ -18,7 +18,7 @@ from radixlang.grammar.native import NativeEngine  # noqa: E402
 from radixlang.grammar.tables import automaton_table  # noqa: E402
 from radixlang.grammar.vocabulary import Vocabulary  # noqa: E402
 from radixlang.kernels import automaton, reference  # noqa: E402
-from radixlang.kernels.automaton_tables import Tables  # noqa: E402
+from radixlang.kernels.automaton_tables import ENDED, Tables  # noqa: E402
 from radixlang.messages import GrammarSpec  # noqa: E402
 
 ROWS, SPAN, SLOTS, VOCAB = 40, 16, 5, 5000
@@ -33,12 +33,14 @@ def random_tables(seed: int) -> Tables:
     for slot, count in enumerate(states):
         following[slot * SPAN : slot * SPAN + count] = chance.integers(-1, count, (count, 256))
     state = np.where(chance.random(ROWS) < 0.7, chance.integers(0, SLOTS, ROWS) * SPAN, -1)
+    following[::2] = -1  # where nothing but the end may follow
     arrays = (
         np.where(state >= 0, state + chance.integers(0, states[state // SPAN]), -1).astype(np.int32),
         following,
         chance.integers(0, 30, SLOTS * SPAN).astype(np.int32),
         chance.integers(-(2**31), 2**31, (30, words)).astype(np.int32),
         np.repeat(states - 1, SPAN).astype(np.int32),
+        (following < 0).all(1).astype(np.int8),
         chance.integers(0, 256, max(1, lengths.sum())).astype(np.uint8),
         np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),
     )
@@ -67,19 +69,24 @@ def test_masks(vocab, dtype, skip) -> None:
 @pytest.mark.parametrize("skip", [False, True])
 def test_steps(seed, skip) -> None:
     tables = random_tables(seed)
-    twin = copied(tables)
+    twin, seen = copied(tables), set()
     for turn in range(4):
         rows = torch.randperm(ROWS, device=DEVICE)[: ROWS - 3].int()
         tokens = torch.randint(-2, VOCAB + 2, (ROWS - 3,), device=DEVICE)
         drawn = torch.randint(-1, 3, (ROWS - 3,), device=DEVICE, dtype=torch.int32) if skip else None
-        automaton.advance(tokens, rows, tables, drawn)
-        reference.advance(tokens, rows, twin, drawn)
+        mine, theirs = torch.ones((2, ROWS - 3), dtype=torch.int32, device=DEVICE)
+        automaton.advance(tokens, rows, mine, tables, drawn)
+        reference.advance(tokens, rows, theirs, twin, drawn)
         assert torch.equal(tables.state, twin.state), turn
+        assert torch.equal(mine, theirs), turn
+        seen |= set(mine.tolist())
+    assert seen == {1, 1 | ENDED}
 
 
 def test_nothing_to_do() -> None:
     tables = random_tables(0)
-    automaton.advance(torch.zeros(0, dtype=torch.int64, device=DEVICE), tables.state[:0], tables)
+    none = tables.state[:0]
+    automaton.advance(torch.zeros(0, dtype=torch.int64, device=DEVICE), none, none, tables)
     automaton.mask_logits(torch.zeros((0, VOCAB), device=DEVICE), tables.state[:0], tables)
 
 
@@ -105,12 +112,13 @@ def test_the_host_says_the_same() -> None:
     assert table is not None
     count, lengths = len(table.mask_row), [len(token) for token in vocabulary.tokens]
     letters = np.frombuffer(b"".join(vocabulary.tokens), np.uint8).copy()
+    closed = (table.next_byte < 0).all(1).astype(np.int8)
     tables = Tables(
         *(
             torch.from_numpy(array).to(DEVICE)
             for array in (
                 np.full(8, 0, np.int32), table.next_byte, table.mask_row, table.masks,
-                np.full(count, count - 1, np.int32), letters, np.cumsum([0, *lengths]).astype(np.int32),
+                np.full(count, count - 1, np.int32), closed, letters, np.cumsum([0, *lengths]).astype(np.int32),
             )
         ),
         span=512,
@@ -129,5 +137,7 @@ def test_the_host_says_the_same() -> None:
             assert not (one.isfinite().cpu().numpy() & ~bits).any()
             assert one.isfinite().any()
             assert host.accept(token)
-        automaton.advance(drawn, rows, tables)
+        flags = torch.zeros(8, dtype=torch.int32, device=DEVICE)
+        automaton.advance(drawn, rows, flags, tables)
         assert tables.state.tolist() == [table.state_of(host) for host in hosts]
+        assert flags.tolist() == [ENDED * host.finished for host in hosts]

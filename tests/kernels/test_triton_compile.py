@@ -17,6 +17,7 @@ HERE = Path(__file__).parent
 KERNELS = {
     "_decode_kernel",
     "_join_kernel",
+    "_tree_kernel",
     "_extend_kernel",
     "_rms_norm_kernel",
     "_gated_kernel",
@@ -64,7 +65,12 @@ def test_compiles(backend: str, architecture: str, settings: str, shared: int, t
     assert {report["kernel"] for report in reports} == KERNELS
     for report in reports:
         assert report["shared"] <= shared, report
-        if backend == "cuda" and report["kernel"] in ("_decode_kernel", "_extend_kernel", "_skinny_kernel"):
+        if backend == "cuda" and report["kernel"] in (
+            "_decode_kernel",
+            "_tree_kernel",
+            "_extend_kernel",
+            "_skinny_kernel",
+        ):
             assert report["tensor_cores"], report
         if architecture == "90" and report["kernel"].startswith("_exact"):
             # what the equality of bits rests on: one kind of instruction, rows of 64, whatever the tile
@@ -86,5 +92,5 @@ def test_one_variant_whatever_the_alignment(tmp_path: Path) -> None:
     compiled: dict[str, set[str]] = {}
     for report in reports:
         compiled.setdefault(report["kernel"], set()).add(report["hash"])
-    assert len(compiled) == 10
+    assert len(compiled) == 11
     assert {name: len(hashes) for name, hashes in compiled.items()} == dict.fromkeys(compiled, 1)

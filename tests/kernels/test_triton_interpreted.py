@@ -28,6 +28,7 @@ FILES = [
     "kernels/test_triton_layers.py",
     "kernels/test_triton_sampling.py",
     "kernels/test_triton_skinny.py",
+    "kernels/test_triton_tree.py",
     "kernels/test_triton_exact.py",
     "attention/test_triton_backend.py",
     "executor/test_step_graphs.py",

@@ -29,6 +29,8 @@ from radixlang.kernels.log_sum_exp import log_sum_exp
 from radixlang.kernels.matvec import matvec
 from radixlang.kernels.skinny_linear import skinny_linear
 from radixlang.kernels.step_inputs import packed_size, step_inputs
+from radixlang.kernels.tree_attention import tree_attention
+from radixlang.kernels.tree_work import TreeWork, tree_sections, tree_size
 
 BF16 = torch.bfloat16
 
@@ -105,12 +107,25 @@ def projected(heads: int, kv_heads: int, dim: int, page: int, half: int, tile: t
     )  # fmt: skip
 
 
+def tree(chip: tuning.Chip, heads: int, kv_heads: int, dim: int, page: int, splits: int, **options: Any) -> None:
+    """A step that begins with what its rows share, and goes on with the decode kernel."""
+    q = torch.zeros((3, heads + 2 * kv_heads, dim), dtype=BF16)[:, :heads]
+    cache = torch.zeros((4, page, kv_heads, dim), dtype=BF16)
+    sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": dim, "element_size": 2, "page_size": page}
+    shared, tile = tuning.tree_tile(chip, **sizes), tuning.DecodeTile(splits, 32, 2, 2, pack=2)
+    assert shared is not None
+    work = TreeWork(*tree_sections(integers(tree_size(3)), 3))
+    sinks = options.pop("sinks", None)
+    prefixes = tree_attention(q, cache, cache, integers(8, 64), work, scale=0.1, tile=shared, **options)
+    tensors = (q, cache, cache, integers(8, 64), integers(3), integers(4), integers(3))
+    decode_attention(*tensors, scale=0.1, max_query=1, tile=tile, prefixes=prefixes, sinks=sinks, **options)
+
+
 def automata() -> Tables:
     bytes_ = torch.zeros(9000, dtype=torch.uint8)
     following = torch.zeros((1024, 256), dtype=torch.int16)
-    return Tables(
-        integers(9), following, integers(1024), integers(8, 160), integers(1024), bytes_, integers(5001), span=512
-    )
+    state, one, masks, ends = integers(9), integers(1024), integers(8, 160), integers(5001)
+    return Tables(state, following, one, masks, one, one.to(torch.int8), bytes_, ends, span=512)
 
 
 def variants() -> None:
@@ -127,11 +142,16 @@ def variants() -> None:
     few = tuning.DecodeTile(8, 32, 4, 2)
     many = tuning.extend_tile(chip, head_dim=64, element_size=2, page_size=16)
     tables = automata()
+    sizes = {"heads": 4, "kv_heads": 2, "head_dim": 64, "element_size": 2, "page_size": 16}
+    shared = tuning.tree_tile(chip, **sizes)
+    assert shared is not None
     for at in range(4):
         three, two = integers(64)[at : at + 3], integers(64)[at : at + 2]
         batch = (q, cache, cache, table, two, three, two)
         extend_attention(*batch, scale=0.1, tile=many)
         decode_attention(q[:2], *batch[1:], scale=0.1, max_query=1, tile=few)
+        work = TreeWork(*tree_sections(integers(64 + tree_size(2))[at:], 2))
+        tree_attention(q[:2], cache, cache, table, work, scale=0.1, tile=shared)
         places, kv = longs[at : at + 3], cache[0, :3]
         rope_write.rope_write(q[:3], kv, kv, angles, angles, places, places, cache, cache)
         rope_write.rotary_angles(places, angles[0], 1.0)
@@ -140,7 +160,7 @@ def variants() -> None:
         more["edits"] = Edits(*[longs] * 3, *[column] * 3, integers(9))
         apply_bitmask(torch.zeros((2, 5000)), two, integers(2, 160))
         automaton.mask_logits(torch.zeros((2, 5000)), two, tables, integers(64)[at : at + 2])
-        automaton.advance(longs[at : at + 2], two, tables, integers(64)[at : at + 2])
+        automaton.advance(longs[at : at + 2], two, integers(64)[at : at + 2], tables, integers(64)[at : at + 2])
         sampling.sample(torch.zeros((2, 5000)), column, integers(9), column, column, longs, two, **more)
 
 
@@ -157,6 +177,8 @@ def main(backend: str, architecture: str, settings: str) -> None:
     projected(16, 8, 128, 16, 64, tuning.DecodeTile(1, 32, 2, 2))
     projected(7, 1, 96, 7, 10, tuning.DecodeTile(4, 16, 4, 2, prefetch=True, evict_first=True))
     projected(4, 4, 64, 128, 0, tuning.DecodeTile(2, 64, 4, 2, prefetch=True))
+    tree(chip, 32, 8, 128, 16, 1)
+    tree(chip, 28, 4, 64, 128, 4, softcap=3.0, sinks=torch.zeros(28))
     attention(chip, 300, 32, 8, 128, 64)
     attention(chip, 300, 32, 8, 128, 128)
     attention(chip, 300, 32, 8, 64, 128, window=300)
@@ -213,7 +235,7 @@ def main(backend: str, architecture: str, settings: str) -> None:
     for drawn in (None, integers(2)):
         automaton.mask_logits(logits, integers(2), automata(), drawn)
         automaton.mask_logits(logits.bfloat16(), integers(2), automata(), drawn)
-        automaton.advance(ids, integers(2), automata(), drawn)
+        automaton.advance(ids, integers(2), integers(2), automata(), drawn)
     for scores in (logits, logits.to(BF16)):
         sampling.sample(
             scores, column, integers(2), column, column, ids, integers(2),

@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from radixlang.errors import EngineError
+from radixlang.kernels.automaton_tables import ENDED
+from radixlang.plan import AUTOMATON_MASKS, TOKEN_BYTES
 from radixlang.platforms.cpu import CpuPlatform
 from radixlang.sampling.automata import SPAN, Automata
 
@@ -28,7 +30,23 @@ def automaton(text: bytes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @pytest.fixture
 def automata() -> Automata:
-    return Automata(6, TOKENS, CpuPlatform(), slots=3, mask_rows=8)
+    made = Automata(6, len(TOKENS), CpuPlatform(), slots=3)
+    ends = np.cumsum([0, *map(len, TOKENS)]).astype(np.int32)
+    made.load_tokens(np.frombuffer(bytearray().join(TOKENS), np.uint8), ends)
+    return made
+
+
+def place(automata: Automata, rows: list[int], automaton: list[tuple[int, int] | None]) -> None:
+    for row, one in zip(rows, automaton, strict=True):
+        automata.setup(row, one)
+    automata.settle()
+
+
+def step(automata: Automata, tokens: list[int], *numbers: int, drawn: torch.Tensor | None = None) -> list[bool]:
+    """→ which rows have ended"""
+    flags = torch.zeros(len(numbers), dtype=torch.int32)
+    automata.advance(torch.tensor(tokens), rows(*numbers), flags, drawn)
+    return [bool(flag & ENDED) for flag in flags.tolist()]
 
 
 def rows(*numbers: int) -> torch.Tensor:
@@ -44,22 +62,22 @@ def free(automata: Automata, *numbers: int) -> list[set[int]]:
 def test_rows_follow_their_automata(automata) -> None:
     automata.load(1, *automaton(b"aab"))
     automata.load(2, *automaton(b"ba"))
-    automata.place([1, 2, 5], [(1, 0), (2, 0), (1, 1)])
+    place(automata, [1, 2, 5], [(1, 0), (2, 0), (1, 1)])
     everything = {A, B, AB, END}
     assert free(automata, 1, 2, 3, 5) == [{A}, {B}, everything, {A, AB}]
-    automata.advance(torch.tensor([A, B, B, AB]), rows(1, 2, 3, 5))
+    assert step(automata, [A, B, B, AB], 1, 2, 3, 5) == [False, False, False, True]
     assert free(automata, 5, 3, 2, 1) == [{END}, everything, {A}, {A, AB}]
-    automata.advance(torch.tensor([END, A]), rows(5, 2))
+    assert step(automata, [END, A], 5, 2) == [True, True]
     assert free(automata, 5, 2) == [{END}, {END}]
-    automata.place([5, 2], [None, (2, 1)])
+    place(automata, [5, 2], [None, (2, 1)])
     assert free(automata, 5, 2) == [everything, {A}]
 
 
 def test_rows_that_draw_nothing_stay(automata) -> None:
     automata.load(0, *automaton(b"ab"))
-    automata.place([1, 2], [(0, 0), (0, 0)])
+    place(automata, [1, 2], [(0, 0), (0, 0)])
     drawn = torch.tensor([-1, 0])
-    automata.advance(torch.tensor([A, A]), rows(1, 2), drawn)
+    assert step(automata, [A, A], 1, 2, drawn=drawn) == [False, False]
     assert automata.tables.state[1:3].tolist() == [0, 1]
     logits = torch.zeros((2, 4))
     automata.mask(logits, rows(1, 2), drawn)
@@ -71,22 +89,39 @@ def test_rows_that_draw_nothing_stay(automata) -> None:
 def test_what_may_not_stand_ends_the_text(automata, token) -> None:
     """Nothing ever sets a row free by accident."""
     automata.load(0, *automaton(b"ab"))
-    automata.place([1], [(0, 0)])
-    automata.advance(torch.tensor([token]), rows(1))
+    place(automata, [1], [(0, 0)])
+    assert step(automata, [token], 1) == [True]
     assert free(automata, 1) == [{END}]
 
 
 def test_a_slot_is_used_again(automata) -> None:
     automata.load(0, *automaton(b"aabbab"))
     automata.load(0, *automaton(b"b"))
-    automata.place([1], [(0, 0)])
+    place(automata, [1], [(0, 0)])
     assert free(automata, 1) == [{B}]
 
 
+def test_a_row_is_free_again(automata) -> None:
+    """Also one that was set up twice before anything was put in place."""
+    automata.load(0, *automaton(b"ab"))
+    automata.setup(1, (0, 0))
+    automata.setup(2, (0, 0))
+    automata.setup(1, None)
+    automata.settle()
+    assert free(automata, 1, 2, 3) == [{A, B, AB, END}, {A, AB}, {A, B, AB, END}]
+    automata.setup(3, None)
+    automata.setup(2, None)
+    automata.setup(1, (0, 1))
+    automata.settle()
+    assert free(automata, 1, 2) == [{B}, {A, B, AB, END}]
+
+
 def test_room(automata) -> None:
-    assert automata.fits(SPAN, 8)
-    assert not automata.fits(SPAN + 1, 1)
-    assert not automata.fits(3, 9)
-    for slot, text in ((3, b"a"), (-1, b"a"), (0, b"ab" * 10)):
+    words = 1
+    for slot, states, masks in ((3, 3, 1), (-1, 3, 1), (0, SPAN + 1, 1), (0, 3, AUTOMATON_MASKS + 1)):
+        arrays = np.zeros(256 * states, np.int16), np.zeros(states, np.int32), np.zeros(masks * words, np.int32)
         with pytest.raises(EngineError, match="does not fit"):
-            automata.load(slot, *automaton(text))
+            automata.load(slot, *arrays)
+    for letters, ends in ((5 * TOKEN_BYTES, 5), (3, 4)):
+        with pytest.raises(EngineError, match="has room for 4 of 64"):
+            automata.load_tokens(np.zeros(letters, np.uint8), np.zeros(ends, np.int32))

@@ -14,7 +14,7 @@ from radixlang.platforms.cpu import CpuPlatform
 from radixlang.sampling import sampler
 from radixlang.sampling.batch import SamplingBatch
 from radixlang.sampling.noise import uniforms
-from radixlang.sampling.sampler import sample
+from radixlang.sampling.sampler import BAD, sample
 from radixlang.sampling_params import RowSampling
 
 NONE = np.zeros(0, np.int32)
@@ -302,7 +302,7 @@ def test_bad_rows_are_named_and_leave_the_others_alone(temperature: float) -> No
     logits[2] = -torch.inf
     logits[4, 3] = torch.inf
     out = draw(make(rows, 50), logits)
-    assert out.bad.tolist() == [False, True, True, False, True]
+    assert out.flags.tolist() == [0, BAD, BAD, 0, BAD]
     assert [out.tokens[i].item() for i in (0, 3)] == [healthy[0], healthy[3]]
     assert 0 <= int(out.tokens.min()) <= int(out.tokens.max()) < 50
 

@@ -51,8 +51,8 @@ def step(
     device_bits = None if bits is None else bits.to(DEVICE)
     ours = sample(both[0], logits.to(DEVICE, copy=True), rows, device_bits, masked, next_token)
     theirs = sample(both[1], logits.clone(), rows, bits, masked)
-    assert ours.bad.tolist() == theirs.bad.tolist()
-    good = [s for s in range(len(rows)) if not theirs.bad[s]]
+    assert ours.flags.tolist() == theirs.flags.tolist()
+    good = [s for s in range(len(rows)) if not theirs.flags[s]]
     torch.testing.assert_close(ours.logits[good].cpu(), theirs.logits[good], atol=1e-4, rtol=1e-4)
     assert ours.packed is not None
     assert ours.packed[0, good].tolist() == ours.tokens[good].tolist() == next_token[rows.tolist()][good].tolist()

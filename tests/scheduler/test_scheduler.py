@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 import re
 from typing import Any
@@ -144,6 +145,30 @@ def test_decoding_rows_take_tokens_from_the_table() -> None:
 
 
 # ---- prompts first ----
+
+
+@OVERLAP
+def test_plans_share_the_arrays_of_rows_that_go_on(depth: int) -> None:
+    """The executor knows a step by them that it need not check and lay out anew."""
+    run = driver(depth)
+    for count in (4, 9, 9):
+        run.add(f"r{len(run.scheduler.rids())}", [1, 2, count], sampling=endless(count))
+    decodes = []
+    while run.step():
+        newest = run.plans[-1]
+        if (newest.token_ids == FROM_TABLE).all() and not (decodes and newest is decodes[-1]):
+            decodes.append(newest)
+    same = [after.rows is before.rows for before, after in itertools.pairwise(decodes)]
+    equal = [np.array_equal(after.rows, before.rows) for before, after in itertools.pairwise(decodes)]
+    assert same == equal
+    assert same.count(True) >= 4
+    for before, after in itertools.pairwise(decodes):
+        if after.rows is before.rows:
+            assert after.token_ids is before.token_ids
+            assert after.counts is before.counts
+            assert after.samples is before.samples
+            assert after.pools is before.pools
+    run.judge_all()
 
 
 @OVERLAP
