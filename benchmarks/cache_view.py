@@ -2,9 +2,8 @@
 
     python benchmarks/cache_view.py                # trees of 5,000 and 100,000 runs
 
-For each tree, shape and order: the time of the engine's thread for one picture (it makes at most five a second, one
-when one page looks on), and of the server's to make JSON of it. Medians in milliseconds; exits with 1 if the engine
-needs more than `BAR` for the tree of 5,000.
+For each tree, shape and order: the time of the engine's thread to make one picture and to pack it. It makes one a
+second while a page looks on, and five at most. Medians; exits with 1 if the tree of 5,000 takes more than `BAR`.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ def _newest(node: TreeNode, most: int) -> list[TreeNode]:
     return list(islice(reversed(node.children.values()), most))
 
 
-#: what matters. No run has more of it than the run above it, except of `tokens`, so that the best are found from the
-#: top; large runs are found as far as they lie below ones that are large themselves.
+#: what matters. No run has more of it than the run above it, except of `tokens`, so that the best are found from
+#: the top; large runs are found as far as they lie below ones that are large themselves.
 ORDERS: dict[str, Key] = {
     "recent": lambda node: node.last_use,
     "hits": lambda node: node.hits,
@@ -97,12 +97,12 @@ def tree_view(
     """The `limit` runs that have most of `order` (a root may be one more), of all namespaces or one, or of what is
     below the run at the end of a `path` of ids, which then is the first.
 
-    Returns the tree's own figures, and `runs`, by column one value a run, parents before their children: `id` (among
-    its siblings; it lives as long as the run, and a split leaves it to both parts), `parent` (its index, -1 at the
-    top), `start` (tokens before it), `tokens`, `hits`, `locks` (of running requests and of pins), `pins`, `unused`
-    (uses of the tree since its own last), `children` (all of them, shown or not), `namespace` (of a root, else None),
-    `head` (how many token ids it has in `heads`, at most `head`). `heads`: the first token ids of all runs, int32,
-    one behind the other.
+    Returns the tree's own figures, and `runs`, by column one value a run, parents before their children: `id`
+    (among its siblings; it lives as long as the run, and a split leaves it to both parts), `parent` (its index, -1 at
+    the top), `start` (tokens before it), `tokens`, `hits`, `locks` (of running requests and of pins), `pins`,
+    `unused` (uses of the tree since its own last), `children` (all of them, shown or not), `namespace` (of a root,
+    else None), `head` (how many token ids it has in `heads`, at most `head`). `heads`: the first token ids of all
+    runs, int32, one behind the other.
 
     Raises:
         RequestError: no such order; NotFoundError: nothing at `path`.

@@ -1,7 +1,7 @@
 """`radixlang top`: what a running server does, in the terminal.
 
-Figures come from `/metrics`, so that any server with SGLang's names can be looked at; requests and the prefix cache
-from `/requests` and `/cache_tree`, where they are. Must not import torch.
+Figures come from `/metrics`, so that any server with SGLang's names can be looked at; requests and the prefix
+cache from `/requests` and `/cache_tree`, where they are. Must not import torch.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ def _waiting(request: Request) -> dict[str, Any]:
 def overview(rows: Rows, queue: WaitingQueue, limit: int) -> dict[str, Any]:
     """`running` and `waiting`: up to `limit` requests each, with `num_running` and `num_waiting` there are.
 
-    Of each `rid`, `received` (seconds since the epoch), `priority`, `prompt_tokens`, `tokens` (prompt and answer so
-    far), `limit` (tokens at which it ends), `constrained`, `retractions`; of those that run `cached_tokens` and
+    Of each `rid`, `received` (seconds since the epoch), `priority`, `prompt_tokens`, `tokens` (prompt and answer
+    so far), `limit` (tokens at which it ends), `constrained`, `retractions`; of those that run `cached_tokens` and
     `computed_tokens` (their KV is there, or launched), of those that wait `waits` (what must come first; nothing:
     room).
     """

@@ -30,8 +30,8 @@ _QUIET = ("/health", "/health_generate", "/ready", "/metrics", "/cache_tree", "/
 class Keys:
     """Who may call what.
 
-    Open to all: OPTIONS, paths beginning with /health, /ready, /metrics, and /ui, which holds no data. With an admin
-    key, control routes take only that and the others only the API key.
+    Open to all: OPTIONS, paths beginning with /health, /ready, /metrics, and /ui, which holds no data. With an
+    admin key, control routes take only that and the others only the API key.
     """
 
     def __init__(self, config: ServerConfig, admin_paths: frozenset[str]) -> None:

@@ -162,8 +162,8 @@ def _runs(glances: Glances, view: dict[str, Any], readable: bool) -> list[dict[s
 
 
 async def cache_tree(server: Server, request: Request, body: None) -> Response:
-    """`/cache_tree`: the runs of the prefix cache that have most of `order`, parents before their children. `node`:
-    only what is below this one, named by the ids on the way to it, joined by slashes."""
+    """`/cache_tree`: the runs of the prefix cache that have most of `order`, parents before their children.
+    `node`: only what is below this one, named by the ids on the way to it, joined by slashes."""
     limit, head = _whole(request, "limit"), _whole(request, "head")
     if limit * head > MOST_IDS:
         raise RequestError(f"limit times head must be at most {MOST_IDS}, got {limit} times {head}.", "head")

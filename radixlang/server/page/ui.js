@@ -2,7 +2,6 @@
 // Looks at a server once a second while the page is seen: figures from /metrics, the prefix cache from /cache_tree,
 // requests from /requests. Texts are other people's: they reach the page as text nodes only.
 (() => {
-  const PERIOD = 1000;
   const MINUTE = 60;
   const ROW = 24;
   const SHAPES = new Set(["svg", "path", "rect", "title"]);
@@ -92,7 +91,7 @@
   }
 
   const history = [];
-  const cards = ["tokens/s", "hit rate", "requests", "KV pool", "first token", "time per token"].map((label) => {
+  const cards = ["tokens/s", "hit rate", "requests", "KV pool", "first token", "next tokens"].map((label) => {
     const value = element("b");
     const note = element("span");
     const plot = element("svg", { preserveAspectRatio: "none" });
@@ -116,7 +115,7 @@
 
   function bars(card, parts) {
     const total = parts.reduce((sum, part) => sum + part[2], 0);
-    card.value.textContent = total ? `p50 ${seconds(quantile(parts, 0.5))}` : "–";
+    card.value.textContent = total ? seconds(quantile(parts, 0.5)) : "–";
     card.note.textContent = total ? `p95 ${seconds(quantile(parts, 0.95))}` : "";
     const used = parts.map((part) => part[2] > 0);
     const shown = parts.slice(Math.max(0, used.indexOf(true) - 1), used.lastIndexOf(true) + 2);
@@ -137,13 +136,14 @@
     const before = history.length > MINUTE ? history[history.length - MINUTE - 1] : {};
     const track = (...names) => history.map((values) => names.reduce((sum, name) => sum + (values[name] || 0), 0));
     const pool = of("max_total_num_tokens") || 1;
-    const kept = of("num_used_tokens") + of("kv_evictable_tokens");
     const used = track("num_used_tokens");
     const running = track("num_running_reqs");
-    lines(cards[0], count(of("gen_throughput")), `${count(of("generation_tokens_total"))} made`, [["blue", track("gen_throughput")]]);
-    lines(cards[1], percent(of("cache_hit_rate")), `${count(of("cached_tokens_total"))} cached`, [["green", track("cache_hit_rate")]], 1);
-    lines(cards[2], count(running.at(-1)), `${count(of("num_queue_reqs"))} waiting`, [["grey", track("num_running_reqs", "num_queue_reqs")], ["blue", running]]);
-    lines(cards[3], percent(kept / pool), `${count(pool)} tokens`, [["green", track("num_used_tokens", "kv_evictable_tokens")], ["blue", used]], pool);
+    const [rate, hits] = [track("gen_throughput"), track("cache_hit_rate")];
+    const [all, held] = [track("num_running_reqs", "num_queue_reqs"), track("num_used_tokens", "kv_evictable_tokens")];
+    lines(cards[0], count(rate.at(-1)), `${count(of("generation_tokens_total"))} made`, [["blue", rate]]);
+    lines(cards[1], percent(hits.at(-1)), `${count(of("cached_tokens_total"))} cached`, [["green", hits]], 1);
+    lines(cards[2], count(running.at(-1)), `${count(of("num_queue_reqs"))} waiting`, [["grey", all], ["blue", running]]);
+    lines(cards[3], percent(held.at(-1) / pool), `${count(pool)} tokens`, [["green", held], ["blue", used]], pool);
     bars(cards[4], buckets(now, before, "time_to_first_token_seconds"));
     bars(cards[5], buckets(now, before, "inter_token_latency_seconds"));
     const facts = [
@@ -179,21 +179,16 @@
     for (const run of [...list].reverse()) {
       run.rows = Math.max(1, run.below.reduce((sum, child) => sum + child.rows, 0) + (run.more > 0));
     }
-    let free = 0;
     const newest = (a, b) => b.id - a.id;
-    for (const run of list.filter((one) => !one.up).sort(newest)) {
-      run.row = free;
-      free += run.rows;
-    }
-    for (const run of list) {
-      let row = run.row;
-      for (const child of run.below.sort(newest)) {
-        child.row = row;
-        row += child.rows;
+    const stack = (siblings, row) => {
+      for (const run of siblings.sort(newest)) {
+        run.row = row;
+        row += run.rows;
       }
-      run.moreRow = row;
-    }
-    return free;
+      return row; // the first that is free
+    };
+    stack(list.filter((run) => !run.up), 0);
+    for (const run of list) run.moreRow = stack(run.below, run.row);
   }
 
   function put(node, left, row, width, rows) {
@@ -212,7 +207,7 @@
 
   function drawTree(view) {
     const began = performance.now();
-    const rows = arrange(view.runs);
+    arrange(view.runs);
     const hottest = Math.log(1 + Math.max(1, ...view.runs.map((run) => run.hits)));
     const drawn = new Map();
     const stubs = [];
@@ -224,22 +219,23 @@
       put(block, run.left, run.row, run.width, run.rows);
       const tall = run.rows > 1 && !run.root;
       const reading = run.locks > run.pins && !run.root;
-      const kind = [run.root && "root", tall && "tall", reading && "reading", run.pins && !run.root && "pinned"];
-      const dim = wanted && !labelOf(run).toLowerCase().includes(wanted);
-      block.className = ["run", ...kind, dim && "dim", run.path === current && "current"].filter(Boolean).join(" ");
+      const label = labelOf(run);
+      const is = { run: true, root: run.root, tall, reading, pinned: run.pins && !run.root, current: run.path === current };
+      is.dim = wanted && !label.toLowerCase().includes(wanted);
+      block.className = Object.keys(is).filter((name) => is[name]).join(" ");
       block.style.setProperty("--heat", run.root ? 0 : (Math.log(1 + run.hits) / hottest).toFixed(2));
       const [text, facts] = block.firstChild.children;
-      const label = labelOf(run);
       if (text.textContent !== label) text.textContent = label;
       text.style.webkitLineClamp = tall ? Math.max(1, Math.floor((run.rows * ROW - 26) / 16)) : "";
-      const figures = [count(run.tokens), run.hits && plural(run.hits, "hit"), reading && `${run.locks - run.pins} reading`, run.pins && "pinned"];
-      facts.textContent = figures.filter(Boolean).join(" · ");
+      const [hits, readers] = [run.hits && plural(run.hits, "hit"), reading && `${run.locks - run.pins} reading`];
+      facts.textContent = [count(run.tokens), hits, readers, run.pins && "pinned"].filter(Boolean).join(" · ");
       block.title = `${plural(run.tokens, "token")} in ${plural(run.pages, "page")} behind ${count(run.start)}`;
       if (before && run.hits > before.hits) {
         block.animate([{ backgroundColor: "var(--cached)" }, {}], 900);
       }
       if (run.more > 0) {
-        const stub = element("button", { type: "button", class: "more", onclick: () => look(run.path) }, `${count(run.more)} more`);
+        const acts = { type: "button", class: "more", onclick: () => look(run.path) };
+        const stub = element("button", acts, `${count(run.more)} more`);
         put(stub, run.left + run.width + 3, run.moreRow, 120, 1);
         stubs.push(stub);
       }
@@ -247,9 +243,8 @@
     for (const [path, run] of runs) if (!drawn.has(path)) run.block.remove();
     for (const old of $("tree").querySelectorAll(".more, .empty")) old.remove();
     $("tree").append(...stubs);
-    if (!rows || view.runs.every((run) => run.root && !run.children)) {
-      $("tree").append(element("p", { class: "empty" }, "Nothing is cached yet. Whatever is computed stays here for requests that begin alike: try it at the right."));
-    }
+    const empty = "Nothing is cached yet. What is computed stays here for requests that begin alike: try it at the right.";
+    if (!view.runs.length) $("tree").append(element("p", { class: "empty" }, empty));
     runs = drawn;
     const inside = view.runs.filter((run) => !run.root).length;
     $("shown").textContent =
@@ -269,11 +264,8 @@
   }
 
   function crumbs() {
-    const back = (length) => () => {
-      focus.length = length;
-      crumbs();
-    };
-    const parts = [{ label: "all" }, ...focus].map(({ label }, i) => element("button", { type: "button", onclick: back(i) }, label));
+    const back = (length) => ((focus = focus.slice(0, length)), crumbs());
+    const parts = [{ label: "all" }, ...focus].map(({ label }, i) => element("button", { type: "button", onclick: () => back(i) }, label));
     $("crumbs").replaceChildren(...(focus.length ? parts : []));
     tick();
   }
@@ -342,8 +334,9 @@
     );
   }
 
+  const tabs = document.querySelectorAll("[role=tab]");
   function open(name) {
-    for (const tab of document.querySelectorAll("[role=tab]")) {
+    for (const tab of tabs) {
       const mine = tab.getAttribute("aria-controls") === name;
       tab.setAttribute("aria-selected", mine);
       $(tab.getAttribute("aria-controls")).hidden = !mine;
@@ -353,8 +346,9 @@
 
   // ---- playground ----
 
+  const SCHEMA = { type: "object", properties: { name: { type: "string", maxLength: 40 }, born: { type: "integer" } } };
   const EXAMPLES = {
-    json_schema: JSON.stringify({ type: "object", properties: { name: { type: "string", maxLength: 40 }, born: { type: "integer" } }, required: ["name", "born"], additionalProperties: false }, null, 1),
+    json_schema: JSON.stringify({ ...SCHEMA, required: ["name", "born"], additionalProperties: false }, null, 1),
     regex: "(yes|no), because [a-z ]{10,60}\\.",
   };
   const talk = [];
@@ -362,9 +356,10 @@
 
   function body() {
     const mode = $("mode").value;
-    const wish = { stream: true, stream_options: { include_usage: true }, temperature: Number($("temperature").value), max_tokens: Number($("tokens").value) };
+    const [temperature, max_tokens] = [Number($("temperature").value), Number($("tokens").value)];
+    const wish = { stream: true, stream_options: { include_usage: true }, temperature, max_tokens };
     if (mode === "regex") wish.regex = $("constraint").value;
-    if (mode === "json_schema") wish.response_format = { type: mode, json_schema: { name: "answer", schema: JSON.parse($("constraint").value) } };
+    if (mode === "json_schema") wish.json_schema = JSON.parse($("constraint").value);
     if (mode === "text") return ["v1/completions", { ...wish, prompt: talk.at(-1).content }];
     const system = $("system").value.trim();
     return ["v1/chat/completions", { ...wish, messages: [...(system ? [{ role: "system", content: system }] : []), ...talk] }];
@@ -405,7 +400,8 @@
     let [first, answer, usage, why] = [0, "", null, ""];
     try {
       const [path, wish] = body();
-      const options = { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(wish), signal: stop.signal };
+      const headers = { "content-type": "application/json" };
+      const options = { method: "POST", headers, body: JSON.stringify(wish), signal: stop.signal };
       for await (const event of events(await ask(path, false, options))) {
         if (event.error) throw refusal(500, event.error.message);
         const choice = event.choices?.[0];
@@ -429,7 +425,8 @@
     if (usage) {
       const [made, cached] = [usage.completion_tokens, usage.prompt_tokens_details?.cached_tokens || 0];
       const speed = made > 1 ? `, ${((1000 * (made - 1)) / (performance.now() - first)).toFixed(1)} tokens/s` : "";
-      note.textContent = `${cached} of ${usage.prompt_tokens} prompt tokens cached · first after ${seconds((first - began) / 1000)} · ${plural(made, "token")}${speed} · ${why}`;
+      const wait = first ? ` · first after ${seconds((first - began) / 1000)}` : "";
+      note.textContent = `${cached} of ${usage.prompt_tokens} prompt tokens cached${wait} · ${plural(made, "token")}${speed} · ${why}`;
     } else note.textContent = why;
     stop = null;
     $("send").textContent = "Send";
@@ -468,9 +465,9 @@
       crumbs();
     } else {
       $("banner").hidden = !failure;
-      $("banner").textContent = failure ? (failure.status ? failure.message : "The server does not answer; trying again.") : "";
+      $("banner").textContent = failure?.status ? failure.message : "The server does not answer; trying again.";
     }
-    timer = setTimeout(tick, PERIOD);
+    timer = setTimeout(tick, 1000);
     if (!named && !failure) name().catch(() => {}); // the next turn tries again, and says why
   }
 
@@ -487,8 +484,7 @@
   let dark = matchMedia("(prefers-color-scheme: dark)").matches;
   const flip = () => (document.documentElement.style.colorScheme = (dark = !dark) ? "dark" : "light");
   function pause() {
-    still = !still;
-    $("pause").setAttribute("aria-pressed", still);
+    $("pause").setAttribute("aria-pressed", (still = !still));
     tick();
   }
 
@@ -507,7 +503,7 @@
   for (const name of ["order", "limit", "search"]) $(name).addEventListener("input", tick);
   const clicks = { pause, theme: flip, fresh, "ask-key": () => wantKey("Without a key, leave both fields empty.") };
   for (const [name, act] of Object.entries(clicks)) $(name).addEventListener("click", act);
-  for (const tab of document.querySelectorAll("[role=tab]")) tab.addEventListener("click", () => open(tab.getAttribute("aria-controls")));
+  for (const tab of tabs) tab.addEventListener("click", () => open(tab.getAttribute("aria-controls")));
   $("mode").addEventListener("change", () => {
     const example = EXAMPLES[$("mode").value];
     $("constraint").hidden = !example;
