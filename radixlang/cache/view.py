@@ -98,8 +98,8 @@ def tree_view(
     below the run at the end of a `path` of ids, which then is the first.
 
     Returns the tree's own figures, and `runs`, by column one value a run, parents before their children: `id`
-    (among its siblings; it lives as long as the run, and a split leaves it to both parts), `parent` (its index, -1 at
-    the top), `start` (tokens before it), `tokens`, `hits`, `locks` (of running requests and of pins), `pins`,
+    (among its siblings; it lives as long as the run, and a split leaves it to both parts), `parent` (its index, -1
+    at the top), `start` (tokens before it), `tokens`, `hits`, `locks` (of running requests and of pins), `pins`,
     `unused` (uses of the tree since its own last), `children` (all of them, shown or not), `namespace` (of a root,
     else None), `head` (how many token ids it has in `heads`, at most `head`). `heads`: the first token ids of all
     runs, int32, one behind the other.

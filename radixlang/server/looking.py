@@ -13,6 +13,7 @@ import re
 import time
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -39,6 +40,8 @@ MOST_HEAD = 2048
 MOST_IDS = 1 << 16
 """token ids of all runs of an answer"""
 MOST_REQUESTS = 64
+SHORT = 4 * 128
+"""bytes of token ids whose text is remembered"""
 
 _INTEGER = {"type": "integer"}
 QUERY: dict[str, dict[str, Any]] = {
@@ -58,7 +61,7 @@ class Glances:
         self._answers: dict[str, tuple[float, asyncio.Future[Any]]] = {}
         self._turn = asyncio.Lock()
         self._asked = 0.0
-        self.text = lru_cache(8192)(self._text)
+        self._known_text = lru_cache(8192)(self._text)
 
     async def control(self, method: str, **arguments: Any) -> Any:
         """As `Hub.control`, but the answer may be up to `KEPT` old.
@@ -83,6 +86,10 @@ class Glances:
             self._asked = time.monotonic()
             return await self._hub.control(method, **arguments)
 
+    def text(self, data: bytes) -> str:
+        """Text of token ids (int32). Beginnings are asked for again and again, and remembered; long ones are not."""
+        return self._known_text(data) if len(data) <= SHORT else self._text(data)
+
     def _text(self, data: bytes) -> str:
         ids = unpack_ids(data).tolist()
         if self._hub.tokenizer is None:
@@ -91,11 +98,11 @@ class Glances:
         return text
 
 
-def _local(name: str | None) -> bool:
-    if name == "localhost":
-        return True
+def _local(host: str) -> bool:
+    """Whether an address, or a `Host` header, is this machine to itself."""
     try:
-        return ipaddress.ip_address(name or "").is_loopback
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False
 
@@ -109,8 +116,9 @@ def may_read(server: Server, request: Request) -> bool:
     forwarded = any(name in headers for name in ("forwarded", "x-forwarded-for", "x-real-ip", "via"))
     host = headers.get("host", "")
     foreign = headers.get("origin", f"http://{host}") != f"http://{host}"
-    client = request.client.host if request.client is not None else None
-    return _local(client) and _local(request.url.hostname) and not forwarded and not foreign
+    client = request.client.host if request.client is not None else ""
+    here = _local(f"[{client}]" if ":" in client else client) and _local(host)
+    return here and not forwarded and not foreign
 
 
 def _whole(request: Request, name: str) -> int:

@@ -105,6 +105,8 @@ def test_without_a_key_texts_stay_on_this_machine_and_this_site(shown: Live) -> 
     assert texts()
     assert texts(origin=shown.base)
     assert texts(host="localhost:30000")
+    assert texts(host="[::1]:30000")
+    assert not texts(host="[")
     assert not texts(origin="https://elsewhere.example")
     assert not texts(origin="null")
     assert not texts(x_forwarded_for="10.0.0.9")

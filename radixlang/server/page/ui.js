@@ -21,7 +21,8 @@
   const plural = (n, word) => `${count(n)} ${word}${n === 1 ? "" : "s"}`;
   const percent = (share) => `${Math.round(100 * share)} %`;
   const seconds = (s) => (s < 1 ? `${Math.round(s * 1000)} ms` : `${s.toFixed(s < 10 ? 2 : 1)} s`);
-  const oneLine = (text) => text.replace(/\n/g, "↵").replace(/\s+/g, " ");
+  const SPECIAL = /<\|[\w-]+\|>|<\/?(?:s|bos|eos|start_of_turn|end_of_turn)>/g;
+  const oneLine = (text) => text.replace(SPECIAL, "◆").replace(/\n/g, "↵").replace(/\s+/g, " ");
 
   // ---- asking the server ----
 
@@ -440,9 +441,7 @@
 
   // ---- once a second ----
 
-  let still = false;
-  let timer = 0;
-  let turn = 0;
+  let [still, timer, turn, last] = [false, 0, 0, null];
 
   async function tick() {
     clearTimeout(timer);
@@ -453,7 +452,7 @@
       ask("metrics").then(async (response) => mine === turn && figures(parseMetrics(await response.text()))),
       ask(`cache_tree?order=${$("order").value}&limit=${$("limit").value}${node}`, true).then(async (response) => {
         const view = await response.json();
-        if (mine === turn) drawTree(view);
+        if (mine === turn) drawTree((last = view));
       }),
     ];
     if (!$("requests").hidden) wishes.push(ask("requests", true).then(async (response) => drawRequests(await response.json())));
@@ -500,7 +499,8 @@
     }
   });
   document.addEventListener("visibilitychange", tick);
-  for (const name of ["order", "limit", "search"]) $(name).addEventListener("input", tick);
+  for (const name of ["order", "limit"]) $(name).addEventListener("input", tick);
+  $("search").addEventListener("input", () => last && drawTree(last));
   const clicks = { pause, theme: flip, fresh, "ask-key": () => wantKey("Without a key, leave both fields empty.") };
   for (const [name, act] of Object.entries(clicks)) $(name).addEventListener("click", act);
   for (const tab of tabs) tab.addEventListener("click", () => open(tab.getAttribute("aria-controls")));
