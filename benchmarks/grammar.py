@@ -7,7 +7,8 @@
 `regex`: compilation, masks when a text first comes to a place and when it comes again, and the cost of asking for
 forced tokens where there are none; CPU time, for the texts below. `auto` is what the server takes: the native
 automata, or llguidance where they refuse. `jump`: how many tokens of valid instances of real schemas are forced,
-and whether these are the tokenizer's. `device`: masking and stepping by automata that live on the GPU, as a step
+and whether these are the tokenizer's; how many drafts hold, and how many tokens need no step of their own for
+either reason (each step draws one). `device`: masking and stepping by automata that live on the GPU, as a step
 of a CUDA graph has them (needs a GPU). `--xgrammar`: a folder that holds the package, if it is not installed.
 """
 
@@ -20,7 +21,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from common import environment
@@ -199,9 +200,21 @@ def strict(schema: Any) -> Any:
     return out
 
 
-def walk(state: CanonicalState, tokens: list[int], row: np.ndarray) -> tuple[int, int] | None:
-    """→ (forced tokens, of these not the tokenizer's); None where the text is refused."""
-    at = forced_tokens = others = 0
+class Walk(NamedTuple):
+    """Tokens of one text: `forced` ones, `others` of these that are not the tokenizer's, drafts that hold
+    (`right`) and that do not, and those that need no step of their own (`spared`)."""
+
+    forced: int
+    others: int
+    right: int
+    wrong: int
+    spared: int
+
+
+def walk(state: CanonicalState, tokens: list[int], row: np.ndarray) -> Walk | None:
+    """None where the text is refused."""
+    at = forced_tokens = others = right = wrong = spared = 0
+    drawn = True  # in the first step, too, something is drawn; forced tokens may stand before it
     while at < len(tokens):
         forced = state.forced()
         same = next((i for i, pair in enumerate(zip(forced, tokens[at:], strict=False)) if pair[0] != pair[1]),
@@ -213,6 +226,15 @@ def walk(state: CanonicalState, tokens: list[int], row: np.ndarray) -> tuple[int
                 return None
             others += 1
         forced_tokens += same
+        spared += same - (same > 0 and not drawn)  # the step of a draft draws what follows it
+        drawn |= same > 0
+        if not same:
+            guess = state.draft()[:1] if drawn else []
+            hit = guess == tokens[at : at + 1]
+            right += hit
+            spared += hit
+            wrong += bool(guess) and not hit
+            drawn = not hit
         for token in tokens[at : at + max(1, same)]:
             if not same:
                 state.fill(row)
@@ -221,24 +243,24 @@ def walk(state: CanonicalState, tokens: list[int], row: np.ndarray) -> tuple[int
             if not state.accept(token):
                 return None
         at += max(1, same)
-    return (forced_tokens, others) if state.can_end else None
+    return Walk(forced_tokens, others, right, wrong, spared) if state.can_end else None
 
 
 def jumps(models: list[str], path: Path, limit: int) -> None:
     lines = [json.loads(line) for line in path.read_text().splitlines()][:limit]
     print("| tokens | schemas | instances | tokens of these | of all tokens forced | mean of instances | "
-          "not the tokenizer's | walk µs a token |")  # fmt: skip
-    print("|---|---|---|---|---|---|---|---|")
+          "not the tokenizer's | drafts, right | without a step | walk µs a token |")  # fmt: skip
+    print("|---|---|---|---|---|---|---|---|---|---|")
     for model in models:
         vocabulary = load(model)
         engine = LlguidanceEngine(vocabulary, GrammarLimits())
         row = np.zeros(vocabulary.words, np.int32)
         for label, change in (("as written", lambda schema: schema), ("all keys required", strict)):
-            schemas = instances = total = forced = others = 0
+            schemas = instances = total = forced = others = right = drafts = spared = 0
             spent, shares = 0.0, []
             for line in lines:
                 try:
-                    grammar = engine.json(change(line["schema"]), False)
+                    grammar = engine.schema(GrammarSpec("json_schema", json.dumps(change(line["schema"]))))
                 except (GrammarError, RadixLangError):
                     continue
                 schemas += 1
@@ -256,14 +278,17 @@ def jumps(models: list[str], path: Path, limit: int) -> None:
                     instances += 1
                     total += len(tokens)
                     spent += took
-                    forced += found[0]
-                    others += found[1]
-                    shares.append(found[0] / len(tokens))
+                    forced += found.forced
+                    others += found.others
+                    right += found.right
+                    drafts += found.right + found.wrong
+                    spared += found.spared
+                    shares.append(found.forced / len(tokens))
             percent = f"{100 * forced / total:.1f} % | {100 * statistics.mean(shares):.1f} %"
             counts = f"{schemas} | {instances} | {total}"
-            print(
-                f"| {model}, {label} | {counts} | {percent} | {others} | {1e6 * spent / total:.0f} |", flush=True
-            )
+            held = f"{drafts}, {100 * right / drafts:.1f} % | {100 * spared / total:.1f} %"
+            micro = f"{1e6 * spent / total:.0f}"
+            print(f"| {model}, {label} | {counts} | {percent} | {others} | {held} | {micro} |", flush=True)
 
 
 # ---- automata on the device ----

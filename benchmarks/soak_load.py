@@ -293,10 +293,13 @@ class Soak:
         await self._use_all_rows(when)
 
     async def _settled(self) -> dict[str, Any]:
-        """The engine's figures when it is idle; aborts of readers that left may still be on their way."""
+        """The engine's figures when it is idle; aborts of readers that left may still be on their way, and so may
+        pages that come from a lower tier for requests that were aborted."""
         for _ in range(400):
             info = await asyncio.to_thread(self.engine.get_server_info)
-            if not (info["num_running_reqs"] or info["num_queue_reqs"] or self.engine.hub.running):
+            pages = int(info["kv_available_tokens"]) + int(info["kv_evictable_tokens"])
+            busy = info["num_running_reqs"] or info["num_queue_reqs"] or self.engine.hub.running
+            if not busy and pages == self.capacity:
                 break
             await asyncio.sleep(0.025)
         return info

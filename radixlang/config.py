@@ -107,6 +107,31 @@ class CacheConfig:
     enable_prefix_caching: bool = flag(True, "Accepted for other servers' scripts; the cache is on anyway.")
     radix_eviction_policy: str = flag("lru", "Order in which cached nodes are given up.")
     max_pinned_fraction: float = flag(0.25, "Share of the KV pages that pins may hold, 0 to 1; 0 for no pins.")
+    enable_hierarchical_cache: bool = flag(
+        False, "Keep KV pages in host memory too, for when they leave the GPU's.", "--enable-hicache"
+    )
+    hicache_ratio: float = flag(2.0, "Host memory for KV pages as a multiple of the device's KV pool.")
+    hicache_size: float = flag(0.0, "Host memory for KV pages in GB (on each rank); 0 goes by the ratio.")
+    hicache_write_policy: str = flag(
+        "write_through",
+        "When pages are copied to host memory and storage: when they are computed, when a second request uses "
+        "them, or when they leave the device.",
+        choices=("write_through", "write_through_selective", "write_back"),
+    )
+    cache_dir: str | None = flag(None, "Folder that keeps KV pages across restarts; servers may share it.")
+    cache_dir_size: float = flag(50.0, "GB that the folder of --cache-dir may take; 0 sets no limit.")
+    hicache_storage_backend: str = flag(
+        "none", "Where KV pages outlive the process: file (what --cache-dir means), redis, or none."
+    )
+    hicache_storage_prefetch_policy: str = flag(
+        "timeout",
+        "How long a request waits for its pages from storage: a second and a bit for each thousand tokens, not at "
+        "all, or until they are there.",
+        choices=("timeout", "best_effort", "wait_complete"),
+    )
+    hicache_storage_backend_extra_config: str = flag(
+        "{}", 'JSON object for the storage backend; redis takes "url" and "ttl" (seconds).'
+    )
 
 
 @dataclass(frozen=True)
@@ -269,7 +294,7 @@ class Config:
         Raises:
             ConfigError: names the flag, its value and the fix.
         """
-        m, d, s, v = self.model, self.device, self.schedule, self.server
+        m, d, c, s, v = self.model, self.device, self.cache, self.schedule, self.server
 
         def need(ok: bool, name: str, value: Any, rule: str) -> None:
             if not ok:
@@ -333,12 +358,25 @@ class Config:
         for name, text in (
             ("json_model_override_args", m.json_model_override_args),
             ("default_chat_template_kwargs", v.default_chat_template_kwargs),
+            ("hicache_storage_backend_extra_config", c.hicache_storage_backend_extra_config),
         ):
             try:
                 ok = isinstance(json.loads(text), dict)
             except ValueError:
                 ok = False
             need(ok, name, repr(text), "a JSON object")
+        need(c.hicache_ratio > 0, "hicache_ratio", c.hicache_ratio, "above 0")
+        for name in ("hicache_size", "cache_dir_size"):
+            need(getattr(c, name) >= 0, name, getattr(c, name), "0 or more")
+        storage = c.hicache_storage_backend
+        if c.cache_dir is not None:
+            need(storage in ("none", "file"), "cache_dir", c.cache_dir, f"left out with the {storage} backend")
+            storage = "file"
+        need(storage != "file" or bool(c.cache_dir), "cache_dir", "nothing", "a folder with the file backend")
+        if storage != "none":
+            need(d.tp_size == 1, "tp_size", d.tp_size, "1 with --cache-dir or --hicache-storage-backend")
+        if c.enable_hierarchical_cache or storage != "none":
+            need(not c.disable_radix_cache, "disable_radix_cache", "true", "left out with tiers below the cache")
         policy = "priority" if s.enable_priority_scheduling and s.schedule_policy == "fcfs" else s.schedule_policy
         if s.schedule_low_priority_values_first and policy != "priority":
             raise ConfigError("--schedule-low-priority-values-first needs --enable-priority-scheduling.")
@@ -353,6 +391,13 @@ class Config:
             self.cache.radix_eviction_policy,
             "--radix-eviction-policy",
         )
+        check_name(
+            "storage backend",
+            "radixlang.cache.tiers.storage:STORAGES",
+            storage,
+            "--hicache-storage-backend",
+            also=("none",),
+        )
         engine = self.grammar.grammar_backend
         check_name(
             "grammar backend", "radixlang.grammar:ENGINES", engine, "--grammar-backend", also=("auto", "none")
@@ -366,7 +411,7 @@ class Config:
             what = "attention backend of --enable-deterministic-inference" if exact else "attention backend"
             table = "radixlang.attention:EXACT_BACKENDS" if exact else "radixlang.attention:BACKENDS"
             check_name(what, table, d.attention_backend, "--attention-backend")
-        return self.replace(schedule_policy=policy, dtype=dtype)
+        return self.replace(schedule_policy=policy, dtype=dtype, hicache_storage_backend=storage)
 
 
 _GROUPS: dict[str, type] = {

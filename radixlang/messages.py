@@ -146,6 +146,9 @@ class RequestMeta(msgspec.Struct, array_like=True):
     num_retractions: int = 0
     queue_time: float = 0.0
     first_token_time: float = 0.0
+    #: those of `cached_tokens` that were found in host memory, and in storage
+    cached_host: int = 0
+    cached_storage: int = 0
 
 
 class Embedding(msgspec.Struct, tag=True, array_like=True):

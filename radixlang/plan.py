@@ -82,6 +82,37 @@ Action: TypeAlias = CopyPages | Flush | LoadTokens | LoadAutomaton
 
 
 @dataclass(frozen=True)
+class StorePages:
+    """Begin to copy device page `pages[i]` to slot `slots[i]` of host memory, beside the step: the copy reads what
+    all steps before this one have written. Nobody may write these pages before a plan that awaits `copy`."""
+
+    copy: int
+    """names the copy"""
+    pages: Ints
+    slots: Ints
+
+
+@dataclass(frozen=True)
+class LoadPages:
+    """Begin to copy slot `slots[i]` of host memory to device page `pages[i]`, beside the step and after all steps
+    before this one. Nobody may use these pages before a plan that awaits `copy`."""
+
+    copy: int
+    slots: Ints
+    pages: Ints
+
+
+@dataclass(frozen=True)
+class AwaitCopies:
+    """This step, the loads behind this entry, and whatever comes later begin when the named copies have ended."""
+
+    copies: tuple[int, ...]
+
+
+Transfer: TypeAlias = StorePages | LoadPages | AwaitCopies
+
+
+@dataclass(frozen=True)
 class RowSetup:
     """A row of the request table changes hands, or comes back after a retraction.
 
@@ -125,7 +156,8 @@ class LogprobWish:
 class StepPlan:
     """One forward pass. B rows, T = sum(counts) tokens; rows are ordered as the device shall see them.
 
-    Plans may share arrays: the same array in two plans stands for the same numbers.
+    Plans may share arrays: the same array in two plans stands for the same numbers. A plan of no rows is for its
+    transfers.
     """
 
     step: int
@@ -150,6 +182,8 @@ class StepPlan:
     masked: Ints = field(default_factory=lambda: np.zeros(0, np.int32))
     """[G] indexes b of rows that have a grammar and no automaton: the host fills one mask row each before
     `sample`"""
+    transfers: tuple[Transfer, ...] = ()
+    """copies between device and host memory, begun in this order before all else"""
 
     @property
     def size(self) -> int:

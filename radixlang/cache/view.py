@@ -93,16 +93,18 @@ def tree_view(
     head: int = 32,
     namespace: str | None = None,
     path: Sequence[int] = (),
+    copied: Callable[[int], bool] | None = None,
 ) -> dict[str, Any]:
     """The `limit` runs that have most of `order` (a root may be one more), of all namespaces or one, or of what is
-    below the run at the end of a `path` of ids, which then is the first.
+    below the run at the end of a `path` of ids, which then is the first. `copied`: whether a page is in a lower
+    tier too.
 
     Returns the tree's own figures, and `runs`, by column one value a run, parents before their children: `id`
     (among its siblings; it lives as long as the run, and a split leaves it to both parts), `parent` (its index, -1
     at the top), `start` (tokens before it), `tokens`, `hits`, `locks` (of running requests and of pins), `pins`,
-    `unused` (uses of the tree since its own last), `children` (all of them, shown or not), `namespace` (of a root,
-    else None), `head` (how many token ids it has in `heads`, at most `head`). `heads`: the first token ids of all
-    runs, int32, one behind the other.
+    `unused` (uses of the tree since its own last), `copied` (its last page is in a lower tier too), `children`
+    (all of them, shown or not), `namespace` (of a root, else None), `head` (how many token ids it has in `heads`,
+    at most `head`). `heads`: the first token ids of all runs, int32, one behind the other.
 
     Raises:
         RequestError: no such order; NotFoundError: nothing at `path`.
@@ -138,6 +140,7 @@ def tree_view(
             "locks": [node.locks for node in shown],
             "pins": [node.pins for node in shown],
             "unused": [now - node.last_use for node in shown],
+            "copied": [copied is not None and any(map(copied, node.pages[-1:].tolist())) for node in shown],
             "children": [len(node.children) for node in shown],
             "namespace": [node.namespace if node.parent is None else None for node in shown],
             "head": [len(data) // 4 for data in heads],

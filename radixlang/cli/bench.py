@@ -45,6 +45,39 @@ def counts(text: str) -> tuple[int, ...]:
     return tuple(count(part) for part in text.split(","))
 
 
+def words(text: str) -> tuple[str, ...]:
+    """Names separated by commas."""
+    return tuple(text.split(","))
+
+
+def workloads(text: str) -> tuple[str, ...]:
+    """Names of workloads separated by commas, or `all`."""
+    from radixlang.bench.workloads import names_of
+
+    return names_of(text)
+
+
+def above_zero(text: str) -> float:
+    """A number above 0, which may be `inf`."""
+    return rate(text)
+
+
+def at_least_zero(text: str) -> float:
+    """A finite number that is not negative."""
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be 0 or more, got {text}")
+    return value
+
+
+def share(text: str) -> float:
+    """A share of 1, above 0."""
+    value = float(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"must be above 0 and at most 1, got {text}")
+    return value
+
+
 def rate(text: str) -> float:
     """Requests a second; `inf` for all at once."""
     value = float(text)
@@ -155,6 +188,12 @@ def step_parser() -> Parser:
 def step(args: argparse.Namespace) -> Report:
     """Run it."""
     from radixlang.bench.step import Settings, measure
+
+    return _with_config(args, Settings(**_given(args, Settings)), measure)
+
+
+def _with_config(args: argparse.Namespace, settings: Any, measure: Callable[..., Report]) -> Report:
+    """Measure the parts of an engine, which are put together in this process."""
     from radixlang.cli.serve import StartProgress
     from radixlang.config import Config
     from radixlang.log import configure
@@ -164,7 +203,7 @@ def step(args: argparse.Namespace) -> Report:
     configure(config.log.log_level, "engine")
     progress = StartProgress()
     try:
-        return measure(config, Settings(**_given(args, Settings)), progress)
+        return measure(config, settings, progress)
     finally:
         progress.finish()
 
@@ -206,12 +245,68 @@ def serving(args: argparse.Namespace) -> Report:
     return measure(Settings(**_given(args, Settings)))
 
 
+def prefix_parser() -> Parser:
+    """The flags of `bench prefix`."""
+    parser = _parser("prefix", "What the prefix cache is worth on seven classical workloads.")
+    add_workload_flags(parser, "12; 256 on an accelerator", "0.25; 1", "4; 64; no limit with --rate", "0")
+    _own(
+        parser,
+        ("--policy", words, "eviction orders to compare, separated by commas (--radix-eviction-policy)"),
+        ("--memory-share", share, "KV memory as a share of each workload's working set (all there is)"),
+        ("--record", Path, "write every step's work and time there, for `radixlang simulate`"),
+        ("--base-url", str, "measure this server instead (/generate; ours or SGLang), as it was started"),
+        ("--api-key", str, "sent to the server as a bearer token"),
+        ("--vocab-size", count, "random token ids for the server stay below this (10000)"),
+    )
+    parser.add_argument(
+        "--no-baseline", dest="baseline", action="store_false", help="leave out the runs without the cache"
+    )
+    add_engine_flags(parser, _KEPT)
+    return parser
+
+
+def add_workload_flags(parser: Parser, sessions: str, scale: str, concurrency: str, think: str) -> None:
+    """What to play; the texts are the defaults."""
+    _own(
+        parser,
+        ("--workload", workloads, "names separated by commas, or all (all)"),
+        ("--sessions", count, f"sessions of each ({sessions})"),
+        ("--scale", above_zero, f"multiplies the length of all texts ({scale})"),
+        ("--concurrency", count, f"most sessions at a time ({concurrency})"),
+        ("--rate", above_zero, "sessions a second on average, or inf: as --concurrency lets through (inf)"),
+        ("--think", at_least_zero, f"multiplies the pauses between an answer and the next request ({think})"),
+        ("--prompt-seed", int, "of everything that is drawn (0)"),
+    )
+
+
+def prefix(args: argparse.Namespace) -> Report:
+    """Run it."""
+    from radixlang.bench.prefix import Settings, measure
+
+    given = _given(args, Settings)
+    for flag, field in (("workload", "workloads"), ("policy", "policies")):
+        if hasattr(args, flag):
+            given[field] = getattr(args, flag)
+    settings = Settings(**given)
+    if hasattr(args, "base_url"):
+        from radixlang.bench.prefix_http import measure_server
+
+        if settings.policies or settings.memory_share or settings.record:
+            raise ConfigError("--policy, --memory-share and --record need an engine, not a server at --base-url.")
+        vocab = getattr(args, "vocab_size", 10_000)
+        return measure_server(args.base_url, getattr(args, "api_key", None), vocab, settings)
+    if settings.record is not None and not settings.record.absolute().parent.is_dir():
+        raise ConfigError(f"--record {settings.record} cannot be written: its folder does not exist.")
+    return _with_config(args, settings, measure)
+
+
 #: name → (its flags, what it does)
 BENCHMARKS: dict[str, tuple[Callable[[], Parser], Callable[[argparse.Namespace], Report]]] = {
     "throughput": (throughput_parser, throughput),
     "latency": (latency_parser, latency),
     "serving": (serving_parser, serving),
     "step": (step_parser, step),
+    "prefix": (prefix_parser, prefix),
 }
 
 

@@ -22,7 +22,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "generate": ("radixlang.cli.generate", "continue one prompt and print the text"),
     "top": ("radixlang.cli.top", "show what a running server does"),
     "trace": ("radixlang.cli.trace", "run a file of programs and write a page that shows what they did"),
-    "bench": ("radixlang.cli.bench", "measure throughput, latency, a server, or the parts of a step"),
+    "bench": (
+        "radixlang.cli.bench",
+        "measure throughput, latency, a server, the cache, or the parts of a step",
+    ),
+    "simulate": ("radixlang.cli.simulate", "plan a cluster: engines in virtual time, behind a router"),
     "pull": ("radixlang.cli.pull", "download a packaged model"),
     "doctor": ("radixlang.cli.doctor", "say what this machine has, what is missing and how to get it"),
     "version": ("radixlang.cli.main", "print the version"),

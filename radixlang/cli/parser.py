@@ -88,7 +88,7 @@ UNAVAILABLE: dict[str, tuple[str, ...]] = {
     "tuning of the scheduler": (
         *("--num-continuous-decode-steps", "--scheduler-recv-interval"),
         *("--enable-dynamic-chunking", "--retraction-policy", "--watchdog-timeout", "--sleep-on-idle"),
-        *("--enable-prefill-delayer", "--priority-scheduling-preemption-threshold"),
+        "--enable-prefill-delayer",
     ),
     "metrics on a port of their own": ("--metrics-port",),
 }

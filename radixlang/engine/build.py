@@ -13,6 +13,7 @@ from radixlang.config import Config
 from radixlang.engine.idle import Collector
 from radixlang.engine.loop import EngineLoop
 from radixlang.engine.recorder import StepRecorder
+from radixlang.engine.tiers import build_tiers, check_storage
 from radixlang.executor import EngineShape, Executor
 from radixlang.grammar.manager import GrammarManager
 from radixlang.grammar.vocabulary import Vocabulary
@@ -62,6 +63,7 @@ def scheduler_limits(config: Config, shape: EngineShape) -> SchedulerLimits:
         max_pinned_fraction=config.cache.max_pinned_fraction,
         conservativeness=schedule.schedule_conservativeness,
         random_seed=seed if seed is not None else secrets.randbits(63),
+        prefetch=config.cache.hicache_storage_prefetch_policy,
         encoder=shape.encoder,
     )
 
@@ -109,6 +111,7 @@ def build_engine(
         ConfigError, ModelError: before anything is served.
     """
     started = time.time()
+    check_storage(config)
     from radixlang.executor.build import build_executor
 
     device, shape = build_executor(config, progress, 0, meeting)
@@ -128,7 +131,11 @@ def build_engine(
         executor = Leader(device, followers)
     return EngineLoop(
         executor,
-        Scheduler(scheduler_limits(config, shape), constraints=constraints(config, shape)),
+        Scheduler(
+            scheduler_limits(config, shape),
+            constraints=constraints(config, shape),
+            tiers=build_tiers(config, shape, device),
+        ),
         receiver,
         sender,
         engine_info(shape, started),

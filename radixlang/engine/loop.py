@@ -234,6 +234,10 @@ class EngineLoop:
     # ---- control table ----
 
     def _flush_cache(self) -> bool:
+        if self._running is not None and not self.scheduler.rids():
+            # Surplus tokens of the last request, or copies for the tiers: nobody waits for this step.
+            step, self._running = self._running, None
+            self._process(step)
         return self._running is None and self.scheduler.flush()
 
     def _server_info(self) -> dict[str, Any]:

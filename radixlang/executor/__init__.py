@@ -66,3 +66,7 @@ class EngineShape:
     hidden_size: int = 0
     automaton_slots: int = 0
     """constraints that rows may follow on the device at a time"""
+    host_slots: int = 0
+    """KV pages that host memory holds below the pool"""
+    kv_identity: str = ""
+    """hex digits that stand for all that decides which bytes a page of given tokens holds"""

@@ -14,9 +14,11 @@ from radixlang.attention import BACKENDS, EXACT_BACKENDS, AttentionBackend
 from radixlang.config import Config
 from radixlang.errors import ConfigError
 from radixlang.executor import EngineShape, exactness
+from radixlang.executor.host_tier import add_host_tier, host_slots, kv_identity
 from radixlang.executor.launch import DeviceExecutor
 from radixlang.executor.shapes import Shape, graph_bytes, graph_shapes, prompt_tokens
 from radixlang.log import get_logger
+from radixlang.memory.host_pool import page_bytes
 from radixlang.memory.kv_pool import KvPool
 from radixlang.memory.request_table import RequestTable
 from radixlang.memory.sizing import Memory, kv_pages
@@ -26,6 +28,7 @@ from radixlang.models.spec import ModelSpec
 from radixlang.parallel import connect
 from radixlang.plan import FROM_TABLE, RowSetup, StepPlan
 from radixlang.platforms import find_platform, place_rank
+from radixlang.platforms.cpu import free_host_memory
 from radixlang.registry import Registry
 from radixlang.sampling.automata import Automata
 from radixlang.sampling.batch import kernels_draw
@@ -138,6 +141,12 @@ def build_executor(
     pool = KvPool(spec, pages, page_size, kv_dtype, platform.device)
     table = RequestTable(running + 1, -(-context // page_size), platform.device)
     executor = DeviceExecutor(model, platform, pool, table, attention, automata)
+    host_pages = 0
+    if not spec.encoder:  # it has no KV
+        free = free_host_memory() // ranks
+        host_pages = parallel.least(host_slots(config, kind, page_bytes(pool), pool.nbytes, free))
+    if host_pages:
+        add_host_tier(executor, host_pages, rank)
     clock.note("kv pool")
     progress("trial step", 0, 1)
     if kind == "cuda" and find_spec("triton"):
@@ -173,6 +182,8 @@ def build_executor(
         model_type=spec.family,
         hidden_size=spec.hidden_size,
         automaton_slots=automata.slots if automata is not None else 0,
+        host_slots=host_pages,
+        kv_identity=kv_identity(config, whole, kind, str(dtype), str(kv_dtype), rank) if host_pages else "",
     )
     return executor, shape
 

@@ -1,6 +1,7 @@
 """The executor of one device: runs plans in order on the platform's stream.
 
-    launch:  actions, setups, new pages → forward pass → prompt log-probabilities, embeddings, last logits
+    launch:  transfers, actions, setups, new pages
+             → forward pass → prompt log-probabilities, embeddings, last logits
     sample:  draw, next tokens into the table       (part of the launch when no row waits for a mask)
     result:  wait, and turn what came home into a `StepResult`
 
@@ -18,10 +19,12 @@ import torch
 
 from radixlang.attention import AttentionBackend
 from radixlang.errors import EngineError
+from radixlang.executor.copies import NoCopies, PageCopies
 from radixlang.executor.inputs import Inputs, build_inputs, check
 from radixlang.executor.pooling import pool_rows
 from radixlang.forward import ForwardContext, forwarding
 from radixlang.kernels.automaton_tables import ENDED
+from radixlang.memory.host_pool import HostPool
 from radixlang.memory.kv_pool import KvPool
 from radixlang.memory.request_table import RequestTable
 from radixlang.models import Model
@@ -87,6 +90,9 @@ class DeviceExecutor:
         self.attention = attention
         self.sampling = SamplingBatch(table.rows, self.spec.vocab_size, platform, automata=automata)
         self.graphs: StepGraphs | None = None
+        self.copies: PageCopies = NoCopies()
+        self.host: HostPool | None = None
+        """where `copies` go to"""
 
     def capture(self, shapes: list[Shape], progress: Callable[[int, int], None]) -> None:
         """From now on run the steps that fit one of the shapes as CUDA graphs."""
@@ -120,6 +126,7 @@ class DeviceExecutor:
 
     def close(self) -> None:
         self.platform.close()
+        self.copies.close()
 
     def _submit(self, work: Callable[[], None]) -> Pending:
         def run() -> None:
@@ -132,6 +139,9 @@ class DeviceExecutor:
 
     def _run(self, ticket: Ticket) -> None:
         plan = ticket.plan
+        self.copies.run(plan.transfers)
+        if not plan.size:
+            return
         home = self.graphs.repeat(plan) if self.graphs is not None else None
         if home is None:
             check(plan, self.table, self.pool.page_size)

@@ -11,7 +11,20 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 import numpy as np
 
-from radixlang.plan import Action, CopyPages, Flush, LoadAutomaton, LoadTokens, LogprobWish, RowSetup, StepPlan
+from radixlang.plan import (
+    Action,
+    AwaitCopies,
+    CopyPages,
+    Flush,
+    LoadAutomaton,
+    LoadPages,
+    LoadTokens,
+    LogprobWish,
+    RowSetup,
+    StepPlan,
+    StorePages,
+    Transfer,
+)
 from radixlang.sampling_params import RowSampling
 
 Kind: TypeAlias = Literal["launch", "sample", "stop"]
@@ -25,6 +38,7 @@ _DTYPES: dict[bytes, np.dtype[Any]] = {
 }
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
 _ACTIONS: dict[str, type[Action]] = {kind.__name__: kind for kind in (CopyPages, Flush, LoadTokens, LoadAutomaton)}
+_TRANSFERS: dict[str, type[Transfer]] = {kind.__name__: kind for kind in (StorePages, LoadPages, AwaitCopies)}
 
 
 def _encode(value: Any) -> Any:
@@ -48,7 +62,8 @@ _decoder = msgspec.msgpack.Decoder(ext_hook=_decode)
 def launch_frame(plan: StepPlan) -> bytes:
     """The frame that asks for `plan` to be launched."""
     actions = [(type(action).__name__, action) for action in plan.actions]
-    return _encoder.encode(("launch", plan, actions))
+    transfers = [(type(transfer).__name__, transfer) for transfer in plan.transfers]
+    return _encoder.encode(("launch", plan, actions, transfers))
 
 
 def sample_frame(step: int, masks: np.ndarray | None) -> bytes:
@@ -75,7 +90,7 @@ def parse(frame: bytes) -> tuple[Kind, Any]:
     return kind, None
 
 
-def _plan(fields: dict[str, Any], actions: list[Any]) -> StepPlan:
+def _plan(fields: dict[str, Any], actions: list[Any], transfers: list[Any]) -> StepPlan:
     return StepPlan(
         **fields
         | {
@@ -94,5 +109,11 @@ def _plan(fields: dict[str, Any], actions: list[Any]) -> StepPlan:
                 LogprobWish(**wish | {"token_ids": tuple(wish["token_ids"])}) for wish in fields["logprobs"]
             ),
             "actions": tuple(_ACTIONS[name](**values) for name, values in actions),
+            "transfers": tuple(_TRANSFERS[name](**_tuples(values)) for name, values in transfers),
         }
     )
+
+
+def _tuples(values: dict[str, Any]) -> dict[str, Any]:
+    """Lists become the tuples that they were."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}

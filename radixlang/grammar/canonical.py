@@ -23,6 +23,8 @@ MOST = 256
 """tokens that are looked at together: the rest of a longer stretch comes when it is its turn"""
 CONTEXT = 12
 """tokens before the forced ones that the tokenizer gets to see"""
+RARE = 4
+"""a draft is made where at most one in so many of the bytes that may follow would make another token of it"""
 MAX_KNOWN = 4096
 
 
@@ -83,6 +85,13 @@ class CanonicalState:
             self._forced = self._find(tokens) if tokens else []
         return self._forced
 
+    def draft(self) -> list[int]:
+        if self.revises or self.forced():
+            return []
+        data = b"".join(self._vocabulary.tokens[token] for token in self._inner.draft())
+        tokens = _as_encoded(data, self._history[-CONTEXT:], self._vocabulary) if data else []
+        return tokens[:1] if tokens and _likely(tokens[0], self._inner, self._vocabulary) else []
+
     def _find(self, tokens: list[int]) -> list[int]:
         before = self._history[-CONTEXT:]
         place = getattr(self._inner, "place", None)
@@ -131,9 +140,31 @@ def certain(forced: list[int], before: list[int], state: GrammarState, vocabular
         alone = _as_encoded(data[:cut], before, vocabulary) if cut else []
         if sure == _common(alone, tokens[:sure]):
             continue
-        if not len(longer) or _may_follow(longer, alone, cut, state, vocabulary, row):
+        if not len(longer) or _may_follow(longer, alone, data[:cut], state, vocabulary, row):
             sure = min(sure, _common(alone, tokens))
     return tokens[:sure]
+
+
+def _likely(token: int, state: GrammarState, vocabulary: Vocabulary) -> bool:
+    """Whether it would be rare that a longer token comes in place of one that may come: few of the bytes that may
+    follow it are in such. A quote before free text is likely; a space before `true` or a brace is not."""
+    row = np.zeros(vocabulary.words, np.int32)
+    state.fill(row)
+    data = vocabulary.tokens[token]
+    longer = vocabulary.beginning_with(data)
+    longer = longer[vocabulary.lengths[longer] > len(data)]
+    joined = {vocabulary.tokens[other][len(data)] for other in _set(row, longer)}
+    after = state.copy()
+    if not after.accept(token):
+        return False
+    after.fill(row)
+    return RARE * len(joined) <= len({vocabulary.tokens[other] for other in _set(row, vocabulary.single)})
+
+
+def _set(row: Mask, ids: npt.NDArray[np.int32]) -> list[int]:
+    """Those of the ids that the mask allows."""
+    found: list[int] = ids[(row.view(np.uint32)[ids >> 5] >> (ids & 31).astype(np.uint32)) & 1 > 0].tolist()
+    return found
 
 
 def _common(one: list[int], other: list[int]) -> int:
@@ -144,17 +175,20 @@ def _common(one: list[int], other: list[int]) -> int:
 def _may_follow(
     ids: npt.NDArray[np.int32],
     path: list[int],
-    length: int,
+    data: bytes,
     state: GrammarState,
     vocabulary: Vocabulary,
     row: Mask,
 ) -> bool:
-    """Whether one of the tokens may stand `length` bytes behind the state; `path` are tokens that lead there."""
+    """Whether one of the tokens may stand behind `data`, which must follow the state; `path` are its tokens, none
+    where the tokenizer cuts it together with what stands before."""
+    if not path:  # what may follow does not depend on the cut
+        path = vocabulary.encode(data.decode(errors="ignore"))
     walker = state.copy()
-    if sum(len(vocabulary.tokens[token]) for token in path) != length or not all(map(walker.accept, path)):
+    if b"".join(vocabulary.tokens[token] for token in path) != data or not all(map(walker.accept, path)):
         return True  # inside a character: who knows
     walker.fill(row)
-    return bool(((row.view(np.uint32)[ids >> 5] >> (ids & 31).astype(np.uint32)) & 1).any())
+    return bool(_set(row, ids))
 
 
 def _as_encoded(data: bytes, before: list[int], vocabulary: Vocabulary) -> list[int]:

@@ -49,6 +49,11 @@ class GrammarState(Protocol):
         the text whatever follows them. Never an end token. The state stays as it is."""
         ...
 
+    def draft(self) -> list[int]:
+        """Where bytes must follow and yet no token is `forced`, since one may reach beyond them: how the tokenizer
+        cuts these bytes alone, which is likely, and no more. The state stays as it is."""
+        ...
+
     @property
     def can_end(self) -> bool:
         """The text is complete as it stands."""

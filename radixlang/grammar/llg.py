@@ -39,6 +39,8 @@ _CONTROLS = re.compile(r"\\u00(?:[01][0-9a-f]|7f)")
 """characters that JSON, or the library, writes in no other way; what else `\\u` could write it still does not"""
 
 _OPTIONS = re.compile(r"^%llguidance\s*\{[^}]*\}", re.MULTILINE)
+_SPECIAL = 0xFF
+"""how the library begins the number of a special token among bytes"""
 _UNFORCED = '%llguidance {"no_forcing": true}'
 """the library computes forced text to its end, at every step: not for grammars where that may be long"""
 
@@ -288,6 +290,15 @@ class LlguidanceState:
         tokens = self._matcher.compute_ff_tokens()
         self._check()
         return tokens
+
+    def draft(self) -> list[int]:
+        if self._ended or self._matcher.is_stopped():
+            return []
+        data = self._matcher.compute_ff_bytes()
+        self._check()
+        special = data.find(_SPECIAL)
+        text = data[: special if special >= 0 else None].decode(errors="ignore")
+        return self._vocabulary.encode(text) if text else []
 
     @property
     def can_end(self) -> bool:

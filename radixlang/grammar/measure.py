@@ -1,9 +1,11 @@
 """How long the texts of a grammar are at least: what is forced by it may be that long.
 
 The library computes forced text without a bound, some microseconds a byte, so it must know beforehand where a
-stretch may be long. `Sizes.least` is the shortest text, `Sizes.stretch` the longest of the shortest texts of all
-parts, optional ones and alternatives included. Where a part cannot be read it counts as nothing. Reads Lark,
-Python's regular expressions, and schemas as `schema/emit.py` writes them.
+stretch may be long. `Sizes.least` is the shortest text. `Sizes.stretch` is the most that stands in a row without a
+choice, if every part has its shortest text; optional parts and alternatives are looked at as well. A free string,
+a number or one of several values is a choice, so that a large record with short keys has no long stretch. What
+cannot be read counts as nothing. Reads Lark, Python's regular expressions, and schemas as `schema/emit.py` writes
+them.
 """
 
 from __future__ import annotations
@@ -41,18 +43,34 @@ class Sizes(NamedTuple):
     recursive: bool = False
 
 
+class _Part(NamedTuple):
+    """Bytes of a part's shortest text, and how many may be forced from its beginning on and up to its end. A part
+    that is `open` holds a choice; in others both are the whole text, and a stretch goes through it.
+    """
+
+    least: int = 0
+    head: int = 0
+    tail: int = 0
+    open: bool = False
+
+
+def _solid(size: int) -> _Part:
+    """Text without a choice."""
+    return _Part(size, size, size)
+
+
 class _Measure:
     """Sizes of named parts that may refer to one another; no depth of references is too much."""
 
-    def __init__(self, parts: dict[str, Callable[[], int]]) -> None:
+    def __init__(self, parts: dict[str, Callable[[], _Part]]) -> None:
         self._parts = parts
-        self._known: dict[str, int] = {}
+        self._known: dict[str, _Part] = {}
         self._asked: list[str] = []
         self.stretch = 0
         self.repeat = 0
         self.recursive = False
 
-    def run(self, root: Callable[[], int]) -> Sizes:
+    def run(self, root: Callable[[], _Part]) -> Sizes:
         self._parts[""] = root
         order = self._ordered()
         for _ in range(PASSES):
@@ -61,18 +79,52 @@ class _Measure:
                 self._known[name] = self._parts[name]()
             if self._known == before:
                 break
-        return Sizes(self._known[""], self.stretch, self.repeat, self.recursive)
+        return Sizes(self._known[""].least, self.stretch, self.repeat, self.recursive)
 
-    def note(self, size: int) -> int:
-        """A part can be that short."""
-        if size < NEVER:
-            self.stretch = max(self.stretch, size)
-        return min(size, NEVER)
+    def note(self, part: _Part) -> _Part:
+        """Texts may hold this part."""
+        if part.least < NEVER:
+            self.stretch = max(self.stretch, part.head, part.tail)
+        return part
 
-    def refer(self, name: str) -> int:
-        """The size of a part, as far as it is known; 0 at first, for all of them."""
+    def join(self, *parts: _Part) -> _Part:
+        """One after the other."""
+        least = head = tail = 0
+        is_open = False
+        for part in parts:
+            least = min(least + part.least, NEVER)
+            if not is_open:
+                head = min(head + part.head, NEVER)
+            tail = min(tail + part.head, NEVER)
+            if part.open:
+                if least < NEVER:
+                    self.stretch = max(self.stretch, tail)
+                tail = part.tail
+                is_open = True
+        return self.note(_Part(least, head, tail, is_open))
+
+    def repeat_part(self, part: _Part, count: int) -> _Part:
+        """The same part so often."""
+        if part.open and count:
+            twice = self.join(part, part) if count > 1 else part
+            return twice._replace(least=min(part.least * count, NEVER))
+        return self.note(_solid(min(part.least * count, NEVER)))
+
+    def either(self, ways: list[_Part]) -> _Part:
+        """One of them. The shortest that is no choice by itself, if there is one, stands for all."""
+        ways = [self.note(way) for way in ways if way.least < NEVER]
+        if not ways:
+            return _solid(NEVER)
+        least = min(way.least for way in ways)
+        solid = [way.least for way in ways if not way.open]
+        if solid:
+            return _solid(min(solid))._replace(least=least)
+        return _Part(least, min(way.head for way in ways), max(way.tail for way in ways), True)
+
+    def refer(self, name: str) -> _Part:
+        """A part, as far as it is known; nothing at first, for all of them."""
         self._asked.append(name)
-        return self._known.get(name, 0)
+        return self._known.get(name, _Part())
 
     def _ordered(self) -> list[str]:
         """The parts that the root needs, each behind those that it refers to where it is not one of theirs."""
@@ -106,10 +158,11 @@ class _Measure:
 def measure_regex(pattern: str) -> Sizes:
     """Of one expression."""
     measure = _Measure({})
-    return measure.run(lambda: _regex(pattern, measure))
+    return measure.run(lambda: _solid(_regex(pattern, measure)))
 
 
 def _regex(pattern: str, measure: _Measure) -> int:
+    """Bytes of the shortest match: where an expression leaves a choice is not looked at."""
     counts = [int(count[:18]) for count in re.findall(r"\{(\d+)", pattern) + re.findall(r",(\d+)\}", pattern)]
     measure.repeat = max([measure.repeat, *counts])
     try:
@@ -132,54 +185,103 @@ def _tree(tree: Any, measure: _Measure) -> int:
             size += argument[0] * _tree(argument[2], measure)
         elif kind in (op.LITERAL, op.NOT_LITERAL, op.IN, op.ANY):
             size += 1
-    return measure.note(size)
+    return measure.note(_solid(min(size, NEVER))).least
 
 
 # ---- schemas
 
+_EXCLUSIVE = {"exclusiveMinimum", "exclusiveMaximum"}
+_ANY = _Part(1, 0, len("alse"), True)
+"""any value, or one of several types"""
+
 
 def measure_schema(schema: Any) -> Sizes:
     """Of a schema that `schema/emit.py` wrote."""
+    return _measured(schema)[0]
+
+
+def _measured(schema: Any) -> tuple[Sizes, _Part]:
+    """The same, and the whole as a part of something else."""
     definitions = schema.get("$defs", {}) if isinstance(schema, dict) else {}
-    parts: dict[str, Callable[[], int]] = {}
+    parts: dict[str, Callable[[], _Part]] = {}
     measure = _Measure(parts)
     for name, inner in definitions.items():
         parts[f"#/$defs/{name}"] = partial(_schema, inner, measure)
-    return measure.run(lambda: _schema(schema, measure))
+    return measure.run(lambda: _schema(schema, measure)), measure.refer("")
 
 
-def _schema(schema: Any, measure: _Measure) -> int:
+def _schema(schema: Any, measure: _Measure) -> _Part:
     if not isinstance(schema, dict):
-        return 1 if schema is not False else NEVER
+        return _ANY if schema is not False else _solid(NEVER)
     if "$ref" in schema:
         return measure.refer(schema["$ref"])
     if "anyOf" in schema:
-        return min([_schema(each, measure) for each in schema["anyOf"]], default=NEVER)
+        return measure.either([_schema(each, measure) for each in schema["anyOf"]])
     values = schema["enum"] if "enum" in schema else [schema["const"]] if "const" in schema else None
     if values is not None:
-        return min([measure.note(len(json.dumps(value, ensure_ascii=False).encode())) for value in values])
+        texts = {json.dumps(value, ensure_ascii=False).encode() for value in values}
+        sizes = [measure.note(_solid(len(text))).least for text in texts]
+        return _solid(sizes[0]) if len(sizes) == 1 else _Part(min(sizes), min(sizes), max(sizes), True)
     kinds = schema.get("type")
     if kinds == "string":
-        size = schema.get("minLength", 0)
-        if "pattern" in schema:
-            size = max(size, _regex(schema["pattern"], measure))
-        return measure.note(size + 2)
+        return _string(schema, measure)
     if kinds == "array":
-        first = [_schema(each, measure) for each in schema.get("prefixItems", ())]
-        rest = _schema(schema.get("items", True), measure)
-        low = schema.get("minItems", 0)
-        size = sum(first[:low]) + (rest * (low - len(first)) if low > len(first) else 0)
-        return measure.note(size + _SEPARATOR * low)
+        return _array(schema, measure)
     if kinds == "object":
-        sizes = {name: _schema(each, measure) for name, each in schema.get("properties", {}).items()}
-        for each in schema.get("patternProperties", {}).values():
-            _schema(each, measure)
-        rest = _schema(schema.get("additionalProperties", True), measure)
-        required = schema.get("required", ())
-        size = sum(len(name.encode()) + 2 * _SEPARATOR + 2 + sizes.get(name, rest) for name in required)
-        size += max(schema.get("minProperties", 0) - len(required), 0) * (2 + 2 * _SEPARATOR + rest)
-        return measure.note(size + 2)
-    return 1
+        return _object(schema, measure)
+    if kinds == "boolean":
+        return measure.note(_Part(len("true"), 0, len("alse"), True))
+    if kinds in ("integer", "number"):
+        return _number(schema, measure)
+    return _solid(len("null")) if kinds == "null" else _ANY
+
+
+def _number(schema: dict[str, Any], measure: _Measure) -> _Part:
+    low, high = (schema.get(key, schema.get(f"exclusiveM{key[1:]}")) for key in ("minimum", "maximum"))
+    digits = max([len(str(bound)) for bound in (low, high) if bound is not None], default=0)
+    few = low is not None and high is not None and high - low <= len(schema.keys() & _EXCLUSIVE)
+    if few or "multipleOf" in schema:
+        return measure.note(_solid(max(digits, 1)))
+    return measure.note(_Part(1, digits, digits, True))
+
+
+def _string(schema: dict[str, Any], measure: _Measure) -> _Part:
+    size = schema.get("minLength", 0)
+    if "pattern" in schema:
+        size = max(size, _regex(schema["pattern"], measure))
+    if schema.keys() & {"pattern", "allOf"} or schema.get("maxLength") == 0:
+        return measure.note(_solid(min(size + 2, NEVER)))
+    return _Part(size + 2, 1, 1, True)
+
+
+def _array(schema: dict[str, Any], measure: _Measure) -> _Part:
+    first = [_schema(each, measure) for each in schema.get("prefixItems", ())]
+    rest = _schema(schema.get("items", True), measure)
+    low = schema.get("minItems", 0)
+    for each in (*first, rest):
+        measure.note(each)
+    separator = _solid(_SEPARATOR)
+    parts = [part for each in first[:low] for part in (each, separator)]
+    if low > len(first):
+        parts.append(measure.repeat_part(measure.join(rest, separator), low - len(first)))
+    return measure.join(*parts)
+
+
+def _object(schema: dict[str, Any], measure: _Measure) -> _Part:
+    declared = schema.get("properties", {})
+    required = set(schema.get("required", ()))
+    rest = _schema(schema.get("additionalProperties", True), measure)
+    for each in schema.get("patternProperties", {}).values():
+        measure.note(_schema(each, measure))
+    parts = [_solid(1)]
+    for name in [*declared, *(required - declared.keys())]:
+        key = _solid(len(name.encode()) + 2 * _SEPARATOR + 2)
+        member = measure.join(key, _schema(declared[name], measure) if name in declared else rest)
+        if name in required:
+            parts.append(member)
+    more = max(schema.get("minProperties", 0) - len(required), 0)
+    parts.append(measure.repeat_part(measure.join(_solid(2 + 2 * _SEPARATOR), rest), more))
+    return measure.join(*parts, _solid(1))
 
 
 # ---- Lark
@@ -188,7 +290,7 @@ def _schema(schema: Any, measure: _Measure) -> int:
 def measure_lark(text: str) -> Sizes:
     """Of a grammar in the library's dialect of Lark."""
     found = list(_RULE.finditer(text))
-    parts: dict[str, Callable[[], int]] = {}
+    parts: dict[str, Callable[[], _Part]] = {}
     measure = _Measure(parts)
     for match, after in zip(found, [*found[1:], None], strict=True):
         body = text[match.end() : after.start() if after else len(text)]
@@ -202,15 +304,16 @@ class _Body:
     def __init__(self, text: str, measure: _Measure) -> None:
         self._text, self._at, self._measure = text, 0, measure
 
-    def read(self) -> int:
-        """The least of the whole."""
+    def read(self) -> _Part:
+        """The whole."""
         self._at = 0
         return self.alternatives()
 
-    def alternatives(self, close: str = "") -> int:
-        """The least of what stands up to the closing sign, or the end."""
-        size, least = 0, NEVER
-        last = 0
+    def alternatives(self, close: str = "") -> _Part:
+        """What stands up to the closing sign, or the end."""
+        measure = self._measure
+        ways: list[_Part] = []
+        parts = [_Part()]
         while self._at < len(self._text):
             match = _TOKEN.match(self._text, self._at)
             assert match is not None  # `.` takes anything
@@ -220,37 +323,39 @@ class _Body:
             if token == close:
                 break
             if token == "|":
-                least, size, last = min(least, self._measure.note(size + last)), 0, 0
+                ways.append(measure.join(*parts))
+                parts = [_Part()]
             elif token in ("?", "*"):
-                last = 0
+                parts[-1] = _Part()
             elif token[0] in "{~" and len(token) > 1:
                 numbers = [int(number[:18]) for number in re.findall(r"\d+", token)]
-                self._measure.repeat = max(self._measure.repeat, *numbers)
-                last = self._measure.note(last * numbers[0])
+                measure.repeat = max(measure.repeat, *numbers)
+                parts[-1] = measure.repeat_part(parts[-1], numbers[0])
             elif token != "+":
-                size, last = self._measure.note(size + last), self._item(token)
-        return min(least, self._measure.note(size + last))
+                parts.append(measure.note(self._item(token)))
+        return measure.either([*ways, measure.join(*parts)])
 
-    def _item(self, token: str) -> int:
+    def _item(self, token: str) -> _Part:
         if token == "(":
             return self.alternatives(")")
         if token == "[":
             self.alternatives("]")
-            return 0
+            return _Part()
         if token[0] == '"':
-            return self._measure.note(max(len(token.encode()) - 2, 0))
+            return _solid(max(len(token.encode()) - 2, 0))
         if token[0] == "/" and len(token) > 1:
-            return _regex(token[1 : token.rindex("/")].replace("\\/", "/"), self._measure)
+            return _solid(_regex(token[1 : token.rindex("/")].replace("\\/", "/"), self._measure))
         if token == "%json":
             return self._json()
-        return self._measure.refer(token) if token[0].isalpha() or token[0] == "_" else 0
+        return self._measure.refer(token) if token[0].isalpha() or token[0] == "_" else _Part()
 
-    def _json(self) -> int:
+    def _json(self) -> _Part:
         start = len(self._text) - len(self._text[self._at :].lstrip())
         try:
             schema, self._at = json.JSONDecoder().raw_decode(self._text, start)
         except ValueError:
-            return 0
-        sizes = measure_schema(schema)
-        self._measure.note(sizes.stretch)
-        return sizes.least
+            return _Part()
+        sizes, whole = _measured(schema)
+        self._measure.stretch = max(self._measure.stretch, sizes.stretch)
+        self._measure.recursive |= sizes.recursive
+        return whole

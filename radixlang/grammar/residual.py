@@ -44,6 +44,7 @@ class State(Protocol):
     def accept(self, token: int) -> bool: ...
     def rollback(self, tokens: int) -> None: ...
     def forced(self) -> list[int]: ...
+    def draft(self) -> list[int]: ...
     @property
     def finished(self) -> bool: ...
     @property
@@ -305,6 +306,10 @@ class ResidualState:
         finally:
             del self._text[length:]
         return out
+
+    def draft(self) -> list[int]:
+        """Bytes that must follow, cut as they are alone; none where values are checked."""
+        return [] if self.revises else self._inner.draft()
 
     @property
     def can_end(self) -> bool:

@@ -52,6 +52,9 @@ class AnyState:
     def forced(self) -> list[int]:
         return []
 
+    def draft(self) -> list[int]:
+        return []
+
     @property
     def revises(self) -> bool:
         return False
@@ -168,6 +171,9 @@ class ThinkingState:
             return [] if self._undecided else self._inner.forced()
         written = self._end_due()
         return [] if written < 0 else list(self._grammar.end[written:])
+
+    def draft(self) -> list[int]:
+        return [] if self._thinking or self._undecided else self._inner.draft()
 
     @property
     def can_end(self) -> bool:

@@ -84,6 +84,11 @@ class Vocabulary:
         return tuple(out)
 
     @cached_property
+    def single(self) -> npt.NDArray[np.int32]:
+        """Ids of the tokens of one byte."""
+        return np.flatnonzero(self.lengths == 1).astype(np.int32)
+
+    @cached_property
     def lengths(self) -> npt.NDArray[np.int32]:
         """[size] bytes of each token."""
         return np.fromiter(map(len, self.tokens), np.int32, self.size)

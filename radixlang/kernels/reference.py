@@ -155,6 +155,20 @@ def copy_pages(cache: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor
     cache[targets.long()] = cache[sources.long()]
 
 
+def gather_pages(caches: list[torch.Tensor], pages: torch.Tensor, blocks: torch.Tensor) -> None:
+    """Twin of `page_blocks.gather_pages`."""
+    parts = blocks[: len(pages)].view(len(pages), len(caches), -1)
+    for part, cache in enumerate(caches):
+        parts[:, part] = cache.view(len(cache), -1).view(torch.uint8)[pages.long()]
+
+
+def scatter_pages(caches: list[torch.Tensor], pages: torch.Tensor, blocks: torch.Tensor) -> None:
+    """Twin of `page_blocks.scatter_pages`."""
+    parts = blocks[: len(pages)].view(len(pages), len(caches), -1)
+    for part, cache in enumerate(caches):
+        cache.view(len(cache), -1).view(torch.uint8)[pages.long()] = parts[:, part]
+
+
 def uniform(seed: int, drawn: int) -> float:
     """The number in [0, 1) that a row draws with: 24 bits of SplitMix64 (Steele, Lea and Flood 2014)."""
     x = (seed + _GOLDEN) & _MASK64

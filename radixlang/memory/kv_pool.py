@@ -43,8 +43,8 @@ class KvPool:
         if device.type == "cpu" and count:
             ready = max(1, min(num_pages, READY_BYTES // (2 * count * self.layers[0][0][0].nbytes)))
         for k, v in self.layers:
-            _in_large_pages(k)
-            _in_large_pages(v)
+            in_large_pages(k)
+            in_large_pages(v)
             k[:ready].zero_()
             v[:ready].zero_()
 
@@ -59,7 +59,7 @@ class KvPool:
                 cache[target] = cache[source]
 
 
-def _in_large_pages(memory: torch.Tensor) -> None:
+def in_large_pages(memory: torch.Tensor) -> None:
     """Ask the system to give this memory by 2 MiB where it can: a prompt of 512 tokens else waits for thousands of
     small pages, which takes longer than its rotary embeddings."""
     if memory.device.type != "cpu" or not hasattr(mmap, "MADV_HUGEPAGE"):

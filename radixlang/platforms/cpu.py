@@ -64,6 +64,13 @@ def _system_memory() -> tuple[int, int]:
         return total, total // 2
 
 
+def free_host_memory() -> int:
+    """Bytes of memory that can still be taken, within the container that this process is in."""
+    available = _system_memory()[1]
+    group = _cgroup_limit()
+    return min(available, max(group[0] - group[1], 0)) if group else available
+
+
 class _Task:
     def __init__(self, future: Future[Any]) -> None:
         self._future = future
@@ -93,9 +100,7 @@ class CpuPlatform:
         return min(total, group[0]) if group else total
 
     def free_memory(self) -> int:
-        available = _system_memory()[1]
-        group = _cgroup_limit()
-        return min(available, max(group[0] - group[1], 0)) if group else available
+        return free_host_memory()
 
     def default_dtype(self, checkpoint: str) -> torch.dtype:
         """float32: exact, and the fastest without native bfloat16; packed copies are the weights' business."""

@@ -30,9 +30,9 @@ class NewTokenRatio:
         self.floor = FLOOR_SHARE * self.start
         self.value = self.start
 
-    def step(self) -> None:
-        """A step in which rows decoded and none was retracted."""
-        self.value = max(self.floor, self.value - (self.start - self.floor) / DECAY_STEPS)
+    def step(self, count: int = 1) -> None:
+        """So many steps in which rows decoded and none was retracted."""
+        self.value = max(self.floor, self.value - count * (self.start - self.floor) / DECAY_STEPS)
 
     def retracted(self, rows: Rows) -> None:
         """The guess was too low: at least the share seen so far, and some steps more, are to be expected."""

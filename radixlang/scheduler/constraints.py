@@ -22,7 +22,7 @@ from radixlang.grammar.tables import AutomatonTable
 from radixlang.log import get_logger
 from radixlang.messages import GrammarSpec
 from radixlang.plan import Action
-from radixlang.scheduler.request import Request
+from radixlang.scheduler.request import Draft, Request
 from radixlang.scheduler.slots import AutomatonSlots
 
 log = get_logger(__name__)
@@ -50,6 +50,7 @@ class Constraints:
         """what `masks` fills"""
         self._slots = AutomatonSlots(slots, lambda: manager.vocabulary) if slots else None
         self._requests = self._aborted = self._forced = self._vetoes = self._followed = 0
+        self._drafted = self._missed = 0
 
     @property
     def waiting(self) -> int:
@@ -166,10 +167,36 @@ class Constraints:
         self._forced += len(out)
         return out
 
-    def masks(self, rows: list[tuple[Request, int] | None]) -> tuple[np.ndarray, list[tuple[Request, str, bool]]]:
-        """Masks [n, words] for the next token of each request, given with the number of its output tokens (None:
-        everything is allowed), and which requests have none, why, and whether that is our fault. They are valid
-        until the next call.
+    def draft(self, request: Request) -> Draft | None:
+        """The token that may be computed before the model has confirmed it, if there is one; the grammar has
+        accepted it. None where the constraint fails: the model may choose what it does not fail at."""
+        grammar = _grammar(request)
+        if not self._jump or request.logprobs is not None:
+            return None
+        try:
+            token = next(iter(grammar.draft()), None)
+            if token is None or token in request.ends:
+                return None
+            after = grammar.copy()
+            if not after.accept(token) or after.finished:
+                return None
+        except BaseException as error:
+            _told(error)
+            return None
+        request.grammar = after
+        self._drafted += 1
+        return Draft(token, grammar)
+
+    def missed(self) -> None:
+        """The model has not confirmed a draft."""
+        self._missed += 1
+
+    def masks(
+        self, rows: list[tuple[Request, GrammarState | None, int] | None]
+    ) -> tuple[np.ndarray, list[tuple[Request, str, bool]]]:
+        """Masks [n, words] for a token of each request, given with the state in front of it and the number of
+        output tokens there (None: everything is allowed), and which have none, why, and whether that is our fault.
+        They are valid until the next call.
 
         What would end a request before its `min_new_tokens`, and the model's end tokens with `ignore_eos`, are
         left out where anything else may follow: the constraint goes before both.
@@ -185,9 +212,10 @@ class Constraints:
             if row is None:
                 masks[at] = -1
                 return
-            request, made = row
+            request, grammar, made = row
             try:
-                _grammar(request).fill(masks[at])
+                assert grammar is not None
+                grammar.fill(masks[at])
                 early = made < request.least
                 if early or request.ignores_eos:
                     _leave_out(masks[at], {*vocabulary.eos_ids, *(request.ends if early else ())})
@@ -223,6 +251,8 @@ class Constraints:
             "num_grammar_aborted_total": float(self._aborted),
             "num_grammar_device_total": float(self._followed),
             "grammar_forced_tokens_total": float(self._forced),
+            "grammar_drafted_tokens_total": float(self._drafted),
+            "grammar_missed_drafts_total": float(self._missed),
             "grammar_vetoed_tokens_total": float(self._vetoes),
         }
 

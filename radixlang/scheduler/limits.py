@@ -46,6 +46,8 @@ class SchedulerLimits:
     conservativeness: float = 1.0
     """scales the share of max_new_tokens that admission expects requests to use"""
     random_seed: int = 0
+    prefetch: str = "timeout"
+    """how long a request waits for storage: see `lower_tiers.PREFETCH_POLICIES`"""
     encoder: bool = False
     """the model attends both ways and only embeds: a prompt is computed in one grant, nothing is cached"""
 

@@ -4,14 +4,19 @@
                        tree's, locked      the request's own
 
 Every page has exactly one owner. Steps run in the order of their plans, so a page that is given back may be
-handed out again in the next plan, while the step that used it last has not run yet. Must not know policies.
+handed out again in the next plan, while the step that used it last has not run yet. The tiers below the device are
+told what enters and leaves the tree. Must not know policies.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from radixlang.cache import Match, PagePool, TreeNode, make_cache
+from radixlang.cache import Insertion, Match, PagePool, TreeNode, make_cache
+from radixlang.cache.tiers import Tiers
+from radixlang.cache.view import tree_view
 from radixlang.plan import Ints
 from radixlang.scheduler.limits import SchedulerLimits
 from radixlang.scheduler.pins import Pins
@@ -22,8 +27,9 @@ from radixlang.scheduler.rows import Rows
 class Pages:
     """The pool and the tree, and the moves between them."""
 
-    def __init__(self, limits: SchedulerLimits, rows: Rows) -> None:
+    def __init__(self, limits: SchedulerLimits, rows: Rows, tiers: Tiers | None = None) -> None:
         self._rows = rows
+        self._tiers = tiers
         self.size = limits.page_size
         self.pool = PagePool(limits.num_pages)
         self.tree = make_cache(limits.page_size, limits.eviction, limits.radix_cache and not limits.encoder)
@@ -55,6 +61,8 @@ class Pages:
                 return None
             evicted = self.tree.evict(short)
             self.evicted_tokens += len(evicted) * self.size
+            if self._tiers is not None:
+                self._tiers.evicted(evicted)
             self.pool.free(evicted)
         return self.pool.alloc(count)
 
@@ -104,9 +112,7 @@ class Pages:
         if count <= request.shared:
             return
         own = self._rows.pages_of(request)[:count]
-        done = self.tree.insert(
-            request.tokens.view()[: count * self.size], own, request.namespace, request.priority
-        )
+        done = self._insert(request, own)
         if not done.stored:
             return
         self.tree.lock(done.node)
@@ -129,9 +135,7 @@ class Pages:
         count = tokens // self.size
         present = stored = request.shared
         if count > request.shared:
-            done = self.tree.insert(
-                request.tokens.view()[: count * self.size], own[:count], request.namespace, request.priority
-            )
+            done = self._insert(request, own[:count], request.shared)
             present = max(present, done.present // self.size)
             stored = max(stored, done.stored // self.size)
         self.pool.free(own[request.shared : present])
@@ -140,12 +144,31 @@ class Pages:
         request.node = None
         request.shared = 0
 
+    def _insert(self, request: Request, pages: Ints, known: int = 0) -> Insertion:
+        """Give the tree the pages of the request's first tokens; the tiers know the first `known` ones."""
+        tokens = request.tokens.view()[: len(pages) * self.size]
+        done = self.tree.insert(tokens, pages, request.namespace, request.priority)
+        if self._tiers is not None and done.stored:
+            keys = self._tiers.keys(tokens, request.namespace, request.page_keys[: len(pages)])
+            self._tiers.kept(keys[known:], done.pages[known:], max(0, done.present // self.size - known))
+        return done
+
+    def adopt(self, request: Request, match: Match, pages: Ints) -> None:
+        """Give the tree `pages`, loaded for the request's tokens behind a match that is still locked."""
+        have = len(match.pages)
+        everything = np.concatenate([match.pages, pages])
+        done = self._insert(request, everything, have)
+        self.pool.free(everything[have : max(have, done.present // self.size)])
+
     def distrust(self, request: Request) -> None:
         """Like `close`, for a request whose KV may be wrong: its unshared part of the tree goes too."""
         node = request.node
         assert node is not None
         self.close(request, 0)
-        self.pool.free(self.tree.forget(node))
+        forgotten = self.tree.forget(node)
+        if self._tiers is not None:
+            self._tiers.distrusted(forgotten)
+        self.pool.free(forgotten)
 
     def pin(self, request: Request) -> None:
         """Keep what the request, which has ended, has left in the tree, as it wishes."""
@@ -153,12 +176,18 @@ class Pages:
             match = self.tree.match_prefix(request.tokens.view(), request.namespace, request.priority)
             self.pins.keep(request.pin.name, match.node, request.pin.seconds)
 
+    def view(self, **options: Any) -> dict[str, Any]:
+        """A picture of the tree; `options` and the answer are those of `tree_view`."""
+        return tree_view(self.tree, copied=self._tiers.copied if self._tiers is not None else None, **options)
+
     def begin_step(self) -> None:
         """The last plan is sealed: duplicates it still used may be handed out, what it writes may be copied."""
         self._sealed = self.tree.clock
         for pages in self._retired:
             self.pool.free(pages)
         self._retired.clear()
+        if self._tiers is not None:
+            self._tiers.begin_plan()
         self._due += self._rewrites
         self._rewrites.clear()
 
@@ -184,14 +213,16 @@ class Pages:
         self.pins.clear()
         self.pool.free(self.tree.flush())
 
-    def check(self, running: list[Request]) -> None:
-        """Assert that every page has one owner, and every running request and branch of a pin one lock."""
+    def check(self, running: list[Request], coming: list[Ints]) -> None:
+        """Assert that every page has one owner, and that there is one lock for every running request, every branch
+        of a pin, and each of `coming`: pages that are on their way from a lower tier."""
         self.pool.check()
         self.tree.check()
         owned = [self._rows.pages_of(request)[request.shared :] for request in running]
-        everything = np.concatenate([self.pool.free_pages(), self.tree.pages(), *self._retired, *owned])
+        everything = np.concatenate([self.pool.free_pages(), self.tree.pages(), *self._retired, *owned, *coming])
         assert len(everything) == self.pool.total, f"{self.pool.total - len(everything)} pages are lost"
         assert len(np.unique(everything)) == len(everything), "a page has two owners"
         locks = sum(root.locks for root in self.tree.roots())
-        assert locks == len(running) + self.pins.locks, f"{locks} locks for {len(running)} running requests"
+        holders = len(running) + len(coming) + self.pins.locks
+        assert locks == holders, f"{locks} locks for {len(running)} running requests and {len(coming)} loads"
         assert sum(root.pins for root in self.tree.roots()) == self.pins.locks, "a pin is lost"

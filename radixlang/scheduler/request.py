@@ -11,6 +11,7 @@ without a row has nothing computed.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -69,13 +70,29 @@ class State(Enum):
     ENDED = 3
 
 
+@dataclass
+class Draft:
+    """A request's newest token, written before it is drawn: the bytes are certain, but not how they are cut. It is
+    computed in the same step as the draw that tells. `before`: the grammar in front of it. `row`: where that draw
+    is made, 0 when it has been. `sure`: it was the draft.
+    """
+
+    token: int
+    before: GrammarState
+    row: int = 0
+    sure: bool = False
+
+
 class Request:
     """Made from a `Generate`; `limit` is the number of tokens, prompt and output, at which it ends."""
 
     __slots__ = (
         "admission",
         "automaton",
+        "cached_host",
+        "cached_storage",
         "cached_tokens",
+        "draft",
         "ends",
         "eos_ids",
         "first_token_time",
@@ -88,6 +105,7 @@ class Request:
         "logprobs",
         "namespace",
         "node",
+        "page_keys",
         "pending",
         "pin",
         "pools",
@@ -145,6 +163,8 @@ class Request:
         """by which the device follows the grammar, whenever the request has a row"""
         self.automaton: tuple[int, int] | None = None
         """(slot, state) of its table on the device when it got its row"""
+        self.draft: Draft | None = None
+        """its newest token, if only the next draw will tell; clients do not know it yet"""
         self.waits: dict[str, None] = {}
         """names of what must come first, in order; it may be admitted when this is empty"""
         self.state = State.WAITING
@@ -169,6 +189,11 @@ class Request:
         """position among all admissions, the latest one counts; 0: never admitted"""
         self.retractions = 0
         self.cached_tokens = 0
+        """prompt tokens that were found in a cache, among them those found in host memory and in storage"""
+        self.cached_host = 0
+        self.cached_storage = 0
+        self.page_keys: list[bytes] = []
+        """keys of the prompt's full pages, where there are tiers that go by them"""
         self.received = message.received or now
         self.queue_time = 0.0
         self.first_token_time = 0.0
@@ -183,6 +208,12 @@ class Request:
         """False when the prompt is all there is to do."""
         return self.limit > self.prompt_length
 
+    @property
+    def match_cap(self) -> int:
+        """Tokens that may come out of a cache: the last one is always computed, its logits are needed."""
+        cap = self.tokens.size - 1
+        return cap if self.logprobs is None else min(cap, self.logprobs.match_cap)
+
     def output(self) -> Ints:
         """The output tokens in `tokens` (a view)."""
         return self.tokens.view()[self.prompt_length :]
@@ -191,6 +222,8 @@ class Request:
         return RequestMeta(
             prompt_tokens=self.prompt_length,
             cached_tokens=self.cached_tokens,
+            cached_host=self.cached_host,
+            cached_storage=self.cached_storage,
             num_retractions=self.retractions,
             queue_time=self.queue_time,
             first_token_time=self.first_token_time,

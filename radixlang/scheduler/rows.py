@@ -126,6 +126,8 @@ class Rows:
         self.requests = np.full(size, None, object)
         self.running: dict[int, Request] = {}
         """row → request, in order of admission"""
+        self.lent = 0
+        """rows that are lent"""
 
     @property
     def available(self) -> int:
@@ -166,6 +168,23 @@ class Rows:
         self.given += 1
         self.bound -= int(self.constrained[row])
         del self.running[row]
+        self._free.append(row)
+
+    def lend(self) -> int:
+        """A row for one more draw of a request that has one; the number of its taking is in `tenant`. Caller
+        guarantees `available`."""
+        row = self._free.pop()
+        self._takings += 1
+        self.tenant[row] = self._takings
+        self.constrained[row] = True
+        self.lent += 1
+        return row
+
+    def give_lent(self, row: int) -> None:
+        """Take a lent row back."""
+        self.tenant[row] = 0
+        self.given += 1
+        self.lent -= 1
         self._free.append(row)
 
     def decoders(self, rows: Iterable[int], count: int) -> Decoders:

@@ -21,9 +21,10 @@ from typing import Any
 import numpy as np
 
 from radixlang.cache import Match
-from radixlang.cache.view import tree_view
+from radixlang.cache.tiers import Tiers
 from radixlang.errors import OverloadedError, RequestError
 from radixlang.grammar.errors import GrammarFailure
+from radixlang.grammar.grammar import GrammarState
 from radixlang.messages import Embedding, Failed, Generate, Stats, Tokens
 from radixlang.plan import Action, Flush, PositionLogprobs, StepPlan, StepResult
 from radixlang.scheduler.admission import NewTokenRatio, expected_pages, pages_to_come
@@ -31,6 +32,7 @@ from radixlang.scheduler.arrivals import Arrivals
 from radixlang.scheduler.constraints import Constraints, no_constraints
 from radixlang.scheduler.finish import News, finish_reason
 from radixlang.scheduler.limits import SchedulerLimits
+from radixlang.scheduler.lower_tiers import DeviceOnly, HostAndStorage, LowerTiers
 from radixlang.scheduler.overview import overview
 from radixlang.scheduler.pages import Pages
 from radixlang.scheduler.policy import POLICIES
@@ -56,7 +58,11 @@ class Scheduler:
     """
 
     def __init__(
-        self, limits: SchedulerLimits, now: float | None = None, constraints: Constraints | None = None
+        self,
+        limits: SchedulerLimits,
+        now: float | None = None,
+        constraints: Constraints | None = None,
+        tiers: Tiers | None = None,
     ) -> None:
         self.limits = limits
         self.totals = Totals()
@@ -66,7 +72,10 @@ class Scheduler:
         self._requests: dict[str, Request] = {}
         self._queue = WaitingQueue()
         self._rows = Rows(limits)
-        self._pages = Pages(limits, self._rows)
+        self._pages = Pages(limits, self._rows, tiers)
+        self._lower: LowerTiers = DeviceOnly()
+        if tiers is not None:
+            self._lower = HostAndStorage(tiers, self._pages, limits.prefetch)
         self._ratio = NewTokenRatio(limits.conservativeness)
         self._rates = Rates(time.time() if now is None else now)
         self._filling: dict[int, Request] = {}
@@ -108,6 +117,7 @@ class Scheduler:
             return Failed(message.rid, error.status, str(error))
         self._requests[request.rid] = request
         self._queue.add(request)
+        self._lower.arrived(request, now)
         return None
 
     def _check_room(self, message: Generate) -> None:
@@ -136,13 +146,15 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        """No request is left. (A step with surplus tokens may still be on its way.)"""
-        return not self._requests
+        """No request is left, nor anything to do for the tiers below the device. (A step with surplus tokens may
+        still be on its way.)"""
+        return not self._requests and not self._lower.busy
 
     def flush(self) -> bool:
         """Empty the prefix cache; False, and nothing done, while there are requests."""
-        if not self.idle:
+        if self._requests:
             return False
+        self._lower.flush()
         self._pages.flush()
         self._actions.append(Flush())
         return True
@@ -170,6 +182,7 @@ class Scheduler:
         if keep and request.admission:
             self._pages.pin(request)
         del self._requests[request.rid]
+        self._lower.ended(request)
         if self._constraints is not None:
             self._constraints.forget(request)
         if request in self._suspects:
@@ -186,6 +199,8 @@ class Scheduler:
                 self._decoders = None
         self._retry_step = 0
         self._rows.fold(request)
+        if request.draft is not None:
+            self._drop_draft(request)
         if keep:
             self._pages.close(request, min(int(self._rows.computed[row]), request.tokens.size))
         else:
@@ -204,6 +219,8 @@ class Scheduler:
         self._pages.pins.expire(now)
         self._refuse_late(now)
         self._settle_constraints()
+        if self._lower.begin(now):
+            self._retry_step = 0
         self._pages.begin_step()
         step = StepBuilder()
         self._budget = self.limits.prompt_budget
@@ -212,14 +229,18 @@ class Scheduler:
         else:
             self._grant(step, now)
         self._pages.end_step()
-        if not step.size:
+        transfers = self._lower.transfers(rows=step.size > 0)
+        if not step.size and not transfers:
             return None
-        for row, first, pages in self._pages.rewrites():
-            step.page_run(row, first, pages)
-        if self._constraints is not None:
-            self._actions += self._constraints.take_actions()
-        plan = step.build(self._step, tuple(self._actions), self._rows)
-        self._actions.clear()
+        actions: tuple[Action, ...] = ()
+        if step.size:  # a plan for transfers alone brings nothing that its executor would have to look at
+            for row, first, pages in self._pages.rewrites():
+                step.page_run(row, first, pages)
+            if self._constraints is not None:
+                self._actions += self._constraints.take_actions()
+            actions = tuple(self._actions)
+            self._actions.clear()
+        plan = step.build(self._step, actions, transfers, self._rows)
         self._flights[self._step] = step
         self._step += 1
         return plan
@@ -287,8 +308,8 @@ class Scheduler:
             full = np.flatnonzero(starts >= columns.capacity.take(rows))
             needed = len(full) + self._jump_pages()
             if needed > self._pages.free_up(needed):
-                if len(self._rows.running) == 1 and self._flights:
-                    return True  # it cannot go on; but the token on its way may be its last
+                if len(self._rows.running) == 1 and (self._flights or self._lower.fetches):
+                    return True  # it cannot go on; but the token on its way may be its last, or pages come free
                 retracted |= self._make_room()
                 continue
             if len(rows):
@@ -336,6 +357,9 @@ class Scheduler:
         start, length = int(columns.computed[row]), int(columns.length[row])
         cut = limits.chunked or row in self._jumping  # only a prompt may have to be computed in one step
         end = min(length, start + self._budget) if cut else length
+        if request.draft is not None and end == length - 1:  # the draft and the draw before it go together
+            self._drop_draft(request)
+            length = end
         missing = limits.pages_for(end) - have
         room = self._pages.free_up(missing)
         if missing > room:
@@ -352,7 +376,11 @@ class Scheduler:
         complete = end == length
         if complete and row in self._jumping and request.sampling.follows_output:
             step.setup(request)  # the device has not seen the tokens that were not drawn
-        step.prompt(request, start, end - start, complete)
+        if complete and request.draft is not None:
+            step.up_to_draft(request, start, end - 1 - start, columns.pages_of(request))
+            step.prompt(request, end - 1, 1, True)
+        else:
+            step.prompt(request, start, end - start, complete)
         columns.computed[row] = end
         self._budget -= end - start
         if complete:
@@ -374,7 +402,8 @@ class Scheduler:
         admitted: list[Request] = []
         hopeless: list[Request] = []
         for request in self._policy(self._queue, self._pages.tree):
-            if not self._rows.available or self._budget <= 0 or len(admitted) == self.limits.prefill_max_requests:
+            rows = self._rows.available - len(self._lower.fetches)
+            if rows <= 0 or self._budget <= 0 or len(admitted) == self.limits.prefill_max_requests:
                 break
             if request.waits:
                 continue
@@ -383,6 +412,9 @@ class Scheduler:
                 continue
             # A token in flight has no value yet that a new row could start from.
             if request.pending or not self._try_admit(step, request, to_come):
+                if request.waits:  # for its pages: others go first
+                    to_come += self._lower.fetches[-1].missing(self._expected(request))
+                    continue
                 break
             to_come += self._pages_to_come(request)
             admitted.append(request)
@@ -394,8 +426,7 @@ class Scheduler:
 
     def _try_admit(self, step: StepBuilder, request: Request, to_come: int) -> bool:
         """Match, find room, take a row, grant. → whether the request runs now"""
-        limits = self.limits
-        cap = self._match_cap(request)
+        limits, cap = self.limits, request.match_cap
         match = self._pages.match(request, cap)
         must = limits.pages_for(request.tokens.size) - len(match.pages)
         whole = limits.chunked or request.tokens.size - match.tokens <= self._budget or not step.prompt_tokens
@@ -403,6 +434,8 @@ class Scheduler:
             self._pages.unmatch(match)
             if whole:
                 self._retry_step = self._step + RETRY_STEPS
+            return False
+        if self._lower.fetch(request, match, cap):
             return False
         if self._constraints is not None:
             self._constraints.enter(request)
@@ -412,21 +445,18 @@ class Scheduler:
         step.setup(request)
         step.page_run(request.row, 0, match.pages)
         self._copy_part(step, request, match, cap, must)
+        cached = int(self._rows.computed[request.row])
         if not request.retractions:
-            request.cached_tokens = int(self._rows.computed[request.row])
+            request.cached_tokens = cached
+        self._lower.admitted(request, cached)
         granted = self._grant_prompt(step, request)
         assert granted, "an admitted request got no grant"
         return True
 
-    def _match_cap(self, request: Request) -> int:
-        """Tokens of the request that may come from the cache."""
-        cap = request.tokens.size - 1  # the last token is always computed: its logits are needed
-        return cap if request.logprobs is None else min(cap, request.logprobs.match_cap)
-
     def _fits(self, request: Request, match: Match, to_come: int) -> bool:
         """Whether there are pages for a request whose match is locked, and for the `to_come` of those that run."""
         have, alone = len(match.pages), not self._rows.running
-        need = expected_pages(request, self._ratio.value, self.limits) - have
+        need = self._expected(request) - have
         must = self.limits.pages_for(request.tokens.size) - have
         # With nothing else running everything can be evicted, and waiting would not help.
         available = self._pages.free_up(must) if alone else self._pages.available
@@ -442,7 +472,7 @@ class Scheduler:
         urgent = next((request for request in line if not request.waits), None)
         if urgent is None or urgent.pending:
             return
-        match = self._pages.match(urgent, self._match_cap(urgent))
+        match = self._pages.match(urgent, urgent.match_cap)
         while not self._rows.available or not self._fits(urgent, match, self._all_to_come()):
             rows = self._rows
             unfinished = (item for row, item in rows.running.items() if rows.computed[row] < item.work)
@@ -453,7 +483,7 @@ class Scheduler:
         self._pages.unmatch(match)
 
     def _all_to_come(self) -> int:
-        return pages_to_come(self._rows, self._ratio.value, self.limits)
+        return pages_to_come(self._rows, self._ratio.value, self.limits) + self._lower.to_come(self._expected)
 
     def _copy_part(self, step: StepBuilder, request: Request, match: Match, cap: int, needed: int) -> None:
         """Begin with a copy where a cached page shares only its first tokens with the request."""
@@ -468,9 +498,12 @@ class Scheduler:
         self._rows.add_pages(request, fresh)
         self._rows.computed[request.row] += tokens
 
+    def _expected(self, request: Request) -> int:
+        return expected_pages(request, self._ratio.value, self.limits)
+
     def _pages_to_come(self, request: Request) -> int:
         have = int(self._rows.capacity[request.row]) // self.limits.page_size
-        return max(0, expected_pages(request, self._ratio.value, self.limits) - have)
+        return max(0, self._expected(request) - have)
 
     def _note_admission(self, request: Request, now: float) -> None:
         self._admissions += 1
@@ -484,7 +517,7 @@ class Scheduler:
         """Free the pages of one running request. → whether it was retracted"""
         running = list(self._rows.running.values())
         for request in running:
-            if self._rows.computed[request.row] >= request.work:
+            if self._rows.computed[request.row] >= request.work and request.draft is None:
                 self._leave_row(request)  # all its work is launched: it loses nothing
                 request.state = State.LANDING
                 return False
@@ -566,13 +599,16 @@ class Scheduler:
             late = (at[~here].tolist(), tokens[~here].tolist(), ended[~here].tolist())
             for index, token, end in zip(*late, strict=True):
                 request = step.requests[index]
-                if request.state is not State.ENDED:
+                if request.state is not State.ENDED and index not in step.drafts:
                     self._take_late(request, token, news, now, result.output_logprobs.get(index), end)
             at, rows, tokens, ended = at[here], rows[here], tokens[here], ended[here]
         if columns.bound:
             bound = columns.constrained[rows]
             for index, token in zip(at[bound].tolist(), tokens[bound].tolist(), strict=True):
-                self._take_bound(step.requests[index], token, news, now, result.output_logprobs.get(index))
+                if index in step.drafts:
+                    self._judge_draft(step.requests[index], token, news, now)
+                else:
+                    self._take_bound(step.requests[index], token, news, now, result.output_logprobs.get(index))
             at, rows, tokens, ended = at[~bound], rows[~bound], tokens[~bound], ended[~bound]
         look = columns.append(rows, tokens) | ended
         if not look.any():
@@ -621,6 +657,8 @@ class Scheduler:
             return
         assert self._constraints is not None
         columns = self._rows
+        draft, request.draft = request.draft, None
+        assert draft is None or draft.sure
         try:
             undone = self._constraints.take(request, token)
             if undone is not None:
@@ -635,9 +673,59 @@ class Scheduler:
             return
         tokens = [token, *more]
         columns.put(request, tokens)
-        self._tell(request, tokens, news, now, logprobs)
-        if more and request.state is State.RUNNING:
+        self._tell(request, tokens if draft is None else [draft.token, *tokens], news, now, logprobs)
+        if request.state is State.RUNNING and (self._write_draft(request, len(more) - flying) or more):
             self._jump(request, flying)
+
+    def _write_draft(self, request: Request, gain: int) -> bool:
+        """Let the text go on by a draft, if there is one; `gain` tokens before it are more than what is launched
+        will draw. → whether there is"""
+        assert self._constraints is not None
+        columns = self._rows
+        if gain < 0 or not columns.available or columns.known(request) + 2 > request.limit:
+            return False
+        request.draft = self._constraints.draft(request)
+        if request.draft is None:
+            return False
+        request.draft.row = columns.lend()
+        columns.put(request, [request.draft.token])
+        return True
+
+    def _judge_draft(self, request: Request, token: int, news: News, now: float) -> None:
+        """`token` was drawn where the draft stands."""
+        assert self._constraints is not None
+        draft, columns = request.draft, self._rows
+        assert draft is not None
+        columns.give_lent(draft.row)
+        draft.row = 0
+        if token == draft.token:
+            draft.sure = True  # it is told together with the token behind it, which comes next
+            return
+        self._constraints.missed()
+        self._jump(request, columns.flying(request))
+        self._drop_draft(request)
+        try:
+            if self._constraints.take(request, token) is not None:
+                raise GrammarFailure("The constraint refuses a token that it allowed.", ours=True)
+            more = self._constraints.jump(request, token, request.limit - request.tokens.size - 1, 0)
+        except GrammarFailure as error:
+            self._fail_bound([(request, str(error), error.ours)])
+            return
+        tokens = [token, *more]
+        request.tokens.extend(np.array(tokens, np.int32))
+        self._rewind(request, request.tokens.size - len(tokens))
+        self._tell(request, tokens, news, now, None)
+
+    def _drop_draft(self, request: Request) -> None:
+        """Forget the draft; whatever is drawn behind it is surplus."""
+        columns, draft = self._rows, request.draft
+        assert draft is not None
+        request.surplus += columns.flying(request)
+        request.tokens.size -= 1
+        columns.length[request.row] = request.tokens.size
+        request.grammar, request.draft = draft.before, None
+        if draft.row:
+            columns.give_lent(draft.row)
 
     def _fail_bound(self, failures: list[tuple[Request, str, bool]]) -> None:
         """Constraints have failed: with a sentence, and whether that is our fault."""
@@ -657,11 +745,15 @@ class Scheduler:
 
     def _go_back(self, request: Request, undone: int) -> None:
         """The newest token is not taken, nor are the `undone` ones before it: the row draws again behind them."""
-        columns, row = self._rows, request.row
-        self._jump(request, columns.flying(request))
+        self._jump(request, self._rows.flying(request))
         self._take_back(request, undone)
+        self._rewind(request, request.tokens.size - 1)
+
+    def _rewind(self, request: Request, right: int) -> None:
+        """The tokens of a row that jumps have changed: at most `right` of them have the KV that they should."""
+        columns, row = self._rows, request.row
         columns.length[row] = request.tokens.size
-        columns.computed[row] = min(int(columns.computed[row]), request.tokens.size - 1)
+        columns.computed[row] = min(int(columns.computed[row]), right)
         if columns.computed[row] < request.shared * self.limits.page_size:
             # The tree keeps pages of tokens that are undone now (it got them when memory was short): nobody may
             # write there again. The row begins anew with those that still hold.
@@ -714,11 +806,14 @@ class Scheduler:
         assert self._constraints is not None
         step = self._flights[plan.step]
         here = self._rows.tenant[plan.rows[plan.masked]] == step.tenants[plan.masked]
-        rows: list[tuple[Request, int] | None] = []
+        rows: list[tuple[Request, GrammarState | None, int] | None] = []
         for index, there in zip(plan.masked.tolist(), here.tolist(), strict=True):
             request = step.requests[index]
             wanted = there and not request.surplus  # whatever is drawn for others is dropped
-            rows.append((request, self._rows.known(request) - request.prompt_length) if wanted else None)
+            grammar, made = request.grammar, self._rows.known(request) - request.prompt_length
+            if index in step.drafts and request.draft is not None:
+                grammar, made = request.draft.before, made - 1
+            rows.append((request, grammar, made) if wanted else None)
         masks, failed = self._constraints.masks(rows)
         self._fail_bound(failed)
         return masks
@@ -739,7 +834,8 @@ class Scheduler:
         for step in steps:
             step.forget_wishes()
         live = [request for request in steps[0].requests if request.state is not State.ENDED]
-        if steps[0].size == 1:
+        live = list(dict.fromkeys(live))  # a draft has two rows
+        if len(set(steps[0].requests)) == 1:
             messages += [self._fail(request, INTERNAL, sentence, keep=False) for request in live]
             live = []
         for request in list(self._requests.values()):
@@ -749,6 +845,7 @@ class Scheduler:
                 self._put_back(request)
             request.pending = request.surplus = 0
         self._suspects += [request for request in live if request not in self._suspects]
+        self._lower.reset()
         self._pages.flush()
         if self._constraints is not None:
             self._constraints.distrust()
@@ -761,7 +858,7 @@ class Scheduler:
         request = self._suspects[0]
         if request.state is State.RUNNING:
             self._grant_prompts(step)
-        elif self._try_admit(step, request, 0):
+        elif not request.waits and self._try_admit(step, request, 0):
             self._queue.remove(request)
             self._note_admission(request, now)
 
@@ -797,14 +894,15 @@ class Scheduler:
             "context_len": limits.context_length,
             "new_token_ratio": self._ratio.value,
         }
-        counters = self.totals.counters(pages.evicted_tokens)
+        gauges |= self._lower.gauges()
+        counters = self.totals.counters(pages.evicted_tokens) | self._lower.counters()
         if self._constraints is not None:
             counters |= self._constraints.counters()
         return Stats(gauges, counters, self.idle)
 
     def cache_tree(self, **options: Any) -> dict[str, Any]:
         """A picture of the prefix cache; `options` and the answer are those of `tree_view`."""
-        return tree_view(self._pages.tree, **options)
+        return self._pages.view(**options)
 
     def overview(self, limit: int) -> dict[str, Any]:
         """Where the first `limit` running and the first `limit` waiting requests are."""
@@ -825,13 +923,17 @@ class Scheduler:
         """End what runs beside the engine's loop."""
         if self._constraints is not None:
             self._constraints.close()
+        self._lower.close()
 
     def check(self) -> None:
         """Assert the invariants; cheap enough for tests and for an idle engine, not for every step."""
         rows, limits = self._rows, self.limits
         running = list(rows.running.values())
-        self._pages.check(running)
-        assert len(running) + rows.available == rows.count, "a row is lost"
+        self._pages.check(running, [fetch.load.pages for fetch in self._lower.fetches])
+        self._lower.check()
+        assert len(running) + rows.available + rows.lent == rows.count, "a row is lost"
+        lent = [request.draft.row for request in running if request.draft is not None and request.draft.row]
+        assert len(set(lent)) == rows.lent, "a lent row is lost"
         assert rows.running == self._filling | self._decoding | self._jumping
         assert len(running) == len(self._filling) + len(self._decoding) + len(self._jumping)
         assert not rows.made[rows.tenant == 0].any(), "a free row has tokens"

@@ -7,7 +7,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from radixlang.plan import Action, CopyPages, Ints, LogprobWish, RowSetup, StepPlan
+from radixlang.plan import Action, CopyPages, Ints, LogprobWish, RowSetup, StepPlan, Transfer
 from radixlang.scheduler.request import Request
 from radixlang.scheduler.rows import Decoders, Rows
 
@@ -29,6 +29,8 @@ class StepBuilder:
         """`Rows.given` at that time"""
         self.ending: list[int] = []
         """plan indexes of requests that end with this step without a token"""
+        self.drafts: set[int] = set()
+        """plan indexes whose draws tell whether a draft holds"""
         self.prompt_tokens = 0
         self._decoders: Decoders | None = None
         self._rows: list[Ints] = []
@@ -64,14 +66,18 @@ class StepBuilder:
         self._copies.append((source, target))
 
     def setup(self, request: Request) -> None:
-        """The request has just been given its row."""
+        """The request has just been given its row, or tokens that were not drawn."""
+        self._setup(request, request.row, request.generated)
+
+    def _setup(self, request: Request, row: int, generated: int) -> None:
         sampling = request.sampling
         prompt = output = _EMPTY
         if sampling.repetition_penalty != 1.0:
             prompt = request.tokens.view()[: request.prompt_length].copy()
         if sampling.penalised or sampling.min_new_tokens:
-            output = request.output().copy()
-        self._setups.append(RowSetup(request.row, sampling, prompt, output, request.generated, request.automaton))
+            output = request.output()[:generated].copy()
+        automaton = request.automaton if row == request.row else None
+        self._setups.append(RowSetup(row, sampling, prompt, output, generated, automaton))
 
     def decodes(self, decoders: Decoders, starts: Ints) -> None:
         """Rows that take their one token from the device's table and draw the next. They come first in a step."""
@@ -94,8 +100,21 @@ class StepBuilder:
         elif complete and not samples:
             self.ending.append(self.size)
         self._wish(self.size, request, start, start + count, samples)
+        self._grant(request, request.row, start, count, samples)
+
+    def up_to_draft(self, request: Request, start: int, count: int, pages: Ints) -> None:
+        """The known tokens up to the draft, in the row whose draw tells whether it holds. The request's own row
+        takes the draft in the same step, and reads what this one writes."""
+        assert request.draft is not None
+        row = request.draft.row
+        self.drafts.add(self.size)
+        self._setup(request, row, request.generated - 1)
+        self.page_run(row, 0, pages)
+        self._grant(request, row, start, count, True)
+
+    def _grant(self, request: Request, row: int, start: int, count: int, samples: bool) -> None:
         self.requests.append(request)
-        self._rows.append(np.array([request.row], np.int32))
+        self._rows.append(np.array([row], np.int32))
         self._starts.append(np.array([start], np.int32))
         self._counts.append(np.array([count], np.int32))
         self._tokens.append(request.tokens.view()[start : start + count].copy())
@@ -115,12 +134,17 @@ class StepBuilder:
             if state is not None and wish.first_logit >= 0:
                 state.next = min(state.next, wish.first_logit)
 
-    def build(self, step: int, actions: tuple[Action, ...], columns: Rows) -> StepPlan:
-        """The plan of what was granted."""
+    def build(
+        self, step: int, actions: tuple[Action, ...], transfers: tuple[Transfer, ...], columns: Rows
+    ) -> StepPlan:
+        """The plan of what was granted; there may be no rows, but transfers."""
         self.given = columns.given
         if self._copies:
             source, target = np.array(self._copies, np.int32).T.copy()
             actions += (CopyPages(source, target),)
+        if not self.size:
+            self._rows, self._starts, self._counts, self._tokens = ([_EMPTY] for _ in range(4))
+            self._samples = [np.zeros(0, np.bool_)]
         rows, samples = _joined(self._rows), _joined(self._samples)
         if self._decoders is not None and len(self._rows) == 1:
             pools, masked, self.tenants = self._decoders.pools, self._decoders.masked, self._decoders.tenants
@@ -142,6 +166,7 @@ class StepBuilder:
             logprobs=tuple(self._wishes),
             actions=actions,
             masked=masked,
+            transfers=transfers,
         )
 
 

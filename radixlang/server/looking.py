@@ -87,7 +87,7 @@ class Glances:
             return await self._hub.control(method, **arguments)
 
     def text(self, data: bytes) -> str:
-        """Text of token ids (int32). Beginnings are asked for again and again, and remembered; long ones are not."""
+        """Text of token ids (int32). Beginnings are asked for again and again, and so remembered."""
         return self._known_text(data) if len(data) <= SHORT else self._text(data)
 
     def _text(self, data: bytes) -> str:

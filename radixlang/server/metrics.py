@@ -63,14 +63,25 @@ ENGINE_GAUGES = {
     "kv_evictable_tokens": "Tokens that only the radix cache holds.",
     "kv_pinned_tokens": "Tokens that pins keep in the radix cache.",
     "kv_used_tokens": "Tokens of the KV pool in use.",
+    "hicache_host_used_tokens": "Tokens whose KV is in host memory.",
+    "hicache_host_total_tokens": "Tokens whose KV host memory can hold.",
 }
 ENGINE_COUNTERS = {
     "num_retracted_requests": "Times a request had to give its memory back.",
     "evicted_tokens": "Tokens evicted from the radix cache.",
+    "hicache_backup_tokens": "Tokens whose KV was copied to host memory.",
+    "hicache_backup_dropped_tokens": "Tokens not copied for want of room, or not written for want of time.",
+    "load_back_tokens": "Tokens whose KV was copied from host memory to the device.",
+    "prefetched_tokens": "Tokens whose KV was read from storage.",
+    "storage_prefetch_hit_tokens": "Prompt tokens that came out of storage.",
+    "backuped_tokens": "Tokens whose KV was written to storage.",
+    "storage_failures": "Times the storage failed.",
     "num_grammar": "Requests with a constraint.",
     "num_grammar_cache_hit": "Constraints that were known already.",
     "num_grammar_aborted": "Requests that ended while their constraints were compiled.",
     "grammar_forced_tokens": "Tokens that constraints wrote without asking the model.",
+    "grammar_drafted_tokens": "Tokens computed in the step that drew them, since their bytes must follow.",
+    "grammar_missed_drafts": "Of these, tokens in whose place another was drawn.",
     "num_grammar_device": "Requests whose constraints the device followed by itself.",
     "grammar_vetoed_tokens": "Drawn tokens that were refused because a value would have been wrong.",
 }
@@ -168,8 +179,9 @@ class Metrics:
         self._count("num_requests", labels)
         self._count("prompt_tokens", labels, prompt)
         self._count("generation_tokens", labels, made)
-        if cached:
-            self._count("cached_tokens", (("cache_source", "device"),), cached)
+        for source, tokens in sequence.cached_by_tier.items():
+            if tokens:
+                self._count("cached_tokens", (("cache_source", source),), tokens)
         self._observe("e2e_request_latency_seconds", sequence.finished_at - sequence.received, labels)
         if made > 1:
             per_token = (sequence.finished_at - sequence.first_at) / (made - 1)

@@ -262,6 +262,16 @@ def text_of_tokens(hub: Hub) -> Callable[[int], str | None]:
     return text_of
 
 
+def cached_details(hub: Hub, sequence: Sequence) -> dict[str, Any] | None:
+    """Which tiers the cached tokens came out of; None when there were none."""
+    if not sequence.cached_tokens:
+        return None
+    storage = hub.config.cache.hicache_storage_backend
+    if storage == "none":
+        return dict(sequence.cached_by_tier)
+    return {"storage": 0, **sequence.cached_by_tier, "storage_backend": storage}
+
+
 def meta_info(
     hub: Hub,
     sequence: Sequence,
@@ -270,7 +280,6 @@ def meta_info(
 ) -> dict[str, Any]:
     """What the native API tells of an answer beside the text."""
     request, meta = sequence.request, sequence.meta
-    cached = sequence.cached_tokens
     version = hub.config.model.weight_version
     info: dict[str, Any] = {
         "id": sequence.rid,
@@ -280,8 +289,8 @@ def meta_info(
         "num_retractions": meta.num_retractions if meta else 0,
         "completion_tokens": sequence.completion_tokens,
         "reasoning_tokens": 0,
-        "cached_tokens": cached,
-        "cached_tokens_details": {"device": cached, "host": 0} if cached else None,
+        "cached_tokens": sequence.cached_tokens,
+        "cached_tokens_details": cached_details(hub, sequence),
         "dp_rank": None,
         "queue_time": meta.queue_time if meta else 0.0,
         "request_received_ts": sequence.received,

@@ -254,8 +254,17 @@ class Sequence:
 
     @property
     def cached_tokens(self) -> int:
-        """Prompt tokens that came out of the radix cache."""
+        """Prompt tokens that came out of the radix cache, or the tiers below it."""
         return self.meta.cached_tokens if self.meta else 0
+
+    @property
+    def cached_by_tier(self) -> dict[str, int]:
+        """Those of `cached_tokens` that were on the device, in host memory, in storage (left out where none)."""
+        if self.meta is None:
+            return {"device": 0, "host": 0}
+        host, storage = self.meta.cached_host, self.meta.cached_storage
+        tiers = {"device": self.meta.cached_tokens - host - storage, "host": host}
+        return tiers | ({"storage": storage} if storage else {})
 
     def add(self, text: str, ids: bytes, count: int) -> None:
         """Append new text and `count` tokens (int32 bytes)."""

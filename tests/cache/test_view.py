@@ -112,6 +112,9 @@ def test_ids_outlive_splits_and_lead_to_what_is_below() -> None:
     assert view["runs"]["tokens"] == [2, 1, 2]
     assert view["runs"]["parent"] == [-1, 0, 0]
     assert len(tree_view(tree, 2, path=way)["runs"]["id"]) == 2
+    assert view["runs"]["copied"] == [False] * 3
+    pages = [*tree.pages()]
+    assert tree_view(tree, 10, path=way, copied=lambda page: page in pages)["runs"]["copied"] == [True] * 3
     with pytest.raises(NotFoundError, match="not there any more"):
         tree_view(tree, 10, path=[*way, 12345])
 

@@ -156,6 +156,8 @@ def test_every_setting_says_what_the_naive_loop_says(model, manager, cases, opti
             assert sum(answer["meta_info"]["num_retractions"] for answer in answers) > 0
         forced = engine.ring.engine.scheduler.stats(0.0).counters["grammar_forced_tokens_total"]
         assert (forced == 0) == ("disable_jump_forward" in options)
+        drafted = engine.ring.engine.scheduler.stats(0.0).counters["grammar_drafted_tokens_total"]
+        assert (drafted == 0) == ("disable_jump_forward" in options)
         engine.ring.engine.scheduler.check()
 
 

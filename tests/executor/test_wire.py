@@ -8,7 +8,18 @@ import numpy as np
 import pytest
 
 from radixlang.executor.wire import launch_frame, parse, sample_frame, stop_frame
-from radixlang.plan import CopyPages, Flush, LoadAutomaton, LoadTokens, LogprobWish, RowSetup, StepPlan
+from radixlang.plan import (
+    AwaitCopies,
+    CopyPages,
+    Flush,
+    LoadAutomaton,
+    LoadPages,
+    LoadTokens,
+    LogprobWish,
+    RowSetup,
+    StepPlan,
+    StorePages,
+)
 from radixlang.sampling_params import RowSampling
 
 
@@ -39,6 +50,11 @@ def full_plan():
             LoadAutomaton(2, np.array([-1, 300], np.int16), ints(0), ints(5, -1)),
         ),
         masked=ints(1),
+        transfers=(
+            StorePages(3, ints(9, 8), ints(0, 1)),
+            AwaitCopies((1, 3)),
+            LoadPages(4, ints(5), ints(7)),
+        ),
     )
 
 

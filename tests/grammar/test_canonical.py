@@ -149,3 +149,41 @@ def test_a_special_token_has_no_other_spelling(vocabulary) -> None:
     assert certain([special, 5], [], None, vocabulary) == [special]  # type: ignore[arg-type]
     text = vocabulary.encode("end of it")
     assert certain([*text, special], [], None, vocabulary) == text  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("model", ["vocabulary", "gemma", "qwen"])
+def test_drafts_are_what_usually_follows(request, model) -> None:
+    llg = pytest.importorskip("radixlang.grammar.llg")
+    vocabulary = request.getfixturevalue(model)
+    engine = llg.LlguidanceEngine(vocabulary, GrammarLimits())
+
+    def drafted(schema: object) -> str:
+        record = {
+            "type": "object",
+            "properties": {"name": schema},
+            "required": ["name"],
+            "additionalProperties": False,
+        }
+        state = CanonicalState(engine.json(record, False).start(), vocabulary)
+        forced = state.forced()
+        assert state.draft() == [], "what is certain comes first"
+        for token in forced:
+            assert state.accept(token)
+        draft = state.draft()
+        assert draft == state.draft() == state.copy().draft()
+        return b"".join(vocabulary.tokens[token] for token in [*forced, *draft]).decode()
+
+    assert drafted({"type": "string"}) == '{"name": "'
+    for several in ({}, {"type": "boolean"}, {"type": "object"}, {"enum": [True, None, "x"]}):
+        assert drafted(several) == '{"name":'
+
+
+def test_no_draft_where_values_are_checked(vocabulary) -> None:
+    llg = pytest.importorskip("radixlang.grammar.llg")
+    engine = llg.LlguidanceEngine(vocabulary, GrammarLimits())
+    items = {"type": "array", "items": {"type": "string"}, "minItems": 2}
+    for schema, some in ((items, True), (items | {"uniqueItems": True}, False)):
+        state = CanonicalState(engine.schema(GrammarSpec("json_schema", json.dumps(schema))).start(), vocabulary)
+        for token in vocabulary.encode('["a",'):
+            assert state.accept(token)
+        assert bool(state.draft()) is some

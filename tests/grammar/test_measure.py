@@ -117,3 +117,26 @@ def test_long_forced_text_costs_no_time(engine, vocabulary, kind: str, text: str
         token = int(np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little"))[-1])
         assert state.accept(token)
     assert time.process_time() - began < 1
+
+
+def test_a_choice_ends_a_stretch(engine) -> None:
+    words = {"type": "string"}
+    keys = [f"a_rather_long_name_of_a_member_{i}" for i in range(100)]
+    for value in (
+        words,
+        {"type": "integer"},
+        {"type": "number", "minimum": 0},
+        {"enum": [1, 2]},
+        {"type": "boolean"},
+    ):
+        schema = {"type": "object", "properties": dict.fromkeys(keys, value), "required": keys}
+        sizes = measure_schema(schema | {"additionalProperties": False})
+        assert sizes.least > 3000
+        assert 38 <= sizes.stretch <= 48
+    for value in ({"const": 1}, {"type": "null"}, {"type": "string", "maxLength": 0}):
+        schema = {"type": "object", "properties": dict.fromkeys(keys, value), "required": keys}
+        assert measure_schema(schema).stretch > 3000
+    tag = 'start: "<call>" %json {"type": "array", "minItems": 90, "items": {"type": "string", "minLength": 50}}'
+    assert measure_lark(tag) == (6 + 90 * 54, 7, 0, False)
+    record = {"type": "object", "properties": dict.fromkeys(keys, words), "required": keys}
+    assert len(engine.json(record, False).start().forced()) > 5

@@ -32,6 +32,7 @@ KERNELS = {
     "_mask_kernel",
     "_advance_kernel",
     "_page_copy_kernel",
+    "_page_blocks_kernel",
     "_exact_linear_kernel",
     "_exact_attention_kernel",
     "_fold_kernel",

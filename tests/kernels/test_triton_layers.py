@@ -12,7 +12,7 @@ if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("run by tests/kernels/test_triton_interpreted.py", allow_module_level=True)
 pytest.importorskip("triton", reason="Triton is not installed, so its kernels cannot run here")
 
-from radixlang.kernels import activation, norm, page_copy, reference, rope_write  # noqa: E402
+from radixlang.kernels import activation, norm, page_blocks, page_copy, reference, rope_write  # noqa: E402
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
@@ -146,3 +146,23 @@ def test_copy_pages(page: int, dtype: torch.dtype) -> None:
     assert torch.equal(cache, expected)
     with pytest.raises(ValueError, match="dense"):
         page_copy.copy_pages(cache[:, :, :2], sources, targets)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8])
+@pytest.mark.parametrize("page", [1, 16, 37])
+def test_page_blocks(page: int, dtype: torch.dtype) -> None:
+    caches = [(randn(9, page, 3, 68, seed=seed) * 50).to(dtype) for seed in range(4)]
+    pages = torch.tensor([5, 1, 8], dtype=torch.int32, device=DEVICE)
+    blocks, expected = (torch.zeros(5, 4 * caches[0][0].nbytes, dtype=torch.uint8, device=DEVICE) for _ in "ab")
+    addresses = page_blocks.cache_addresses(caches)
+    page_blocks.gather_pages(addresses, pages, blocks)
+    reference.gather_pages(caches, pages, expected)
+    assert torch.equal(blocks, expected)
+    copies = [cache.clone() for cache in caches]
+    to = torch.tensor([2, 8, 3], dtype=torch.int32, device=DEVICE)
+    page_blocks.scatter_pages(addresses, to, blocks)
+    reference.scatter_pages(copies, to, blocks)
+    assert all(torch.equal(a, b) for a, b in zip(caches, copies, strict=True))
+    page_blocks.gather_pages(addresses, to[:0], blocks)
+    with pytest.raises(ValueError, match="dense"):
+        page_blocks.cache_addresses([caches[0][:, :, :2]])

@@ -17,7 +17,17 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from radixlang.kernels import activation, automaton, chain, norm, page_copy, rope_write, sampling, tuning
+from radixlang.kernels import (
+    activation,
+    automaton,
+    chain,
+    norm,
+    page_blocks,
+    page_copy,
+    rope_write,
+    sampling,
+    tuning,
+)
 from radixlang.kernels.automaton_tables import Tables
 from radixlang.kernels.bitmask import apply_bitmask
 from radixlang.kernels.decode_attention import decode_attention, decode_projected
@@ -243,6 +253,9 @@ def main(backend: str, architecture: str, settings: str) -> None:
         )  # fmt: skip
     apply_bitmask(logits, integers(2), integers(2, 2188))
     page_copy.copy_pages(cache, integers(1), integers(1))
+    blocks = torch.zeros(4, 2 * cache[0].nbytes, dtype=torch.uint8)
+    for move in (page_blocks.gather_pages, page_blocks.scatter_pages):
+        move(page_blocks.cache_addresses([cache, cache]), integers(1), blocks)
 
 
 if __name__ == "__main__":

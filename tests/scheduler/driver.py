@@ -183,8 +183,9 @@ class Driver:
     def _judge(self, plan: StepPlan) -> None:
         """The budgets of one step."""
         limits = self.limits
-        prompts = plan.counts[plan.token_ids[np.cumsum(plan.counts) - plan.counts] != -1]
-        if len(prompts) > 1 or limits.chunked:
+        known = plan.token_ids[np.cumsum(plan.counts) - plan.counts] != -1
+        prompts, requests = plan.counts[known], self.scheduler._flights[plan.step].requests
+        if len({requests[index].rid for index in np.flatnonzero(known)}) > 1 or limits.chunked:
             assert prompts.sum() <= limits.prompt_budget, "more prompt tokens than the budget"
         assert plan.size <= limits.max_running_requests
         if limits.encoder:
@@ -428,6 +429,8 @@ def random_program(
     driver.seen["failed"] += counters.num_failed_requests
     totals = driver.constraints.counters()
     driver.seen["forced"] += int(totals["grammar_forced_tokens_total"])
+    driver.seen["drafted"] += int(totals["grammar_drafted_tokens_total"])
+    driver.seen["missed"] += int(totals["grammar_missed_drafts_total"])
     driver.scheduler.unpin(list("pqr"))
     assert driver.constraints.waiting == 0
     pages = driver.scheduler._pages

@@ -45,8 +45,8 @@ def test_grammars_do_not_depend_on_anything() -> None:
         seen += run(seed, (1, 4, 16)[seed % 3], min(seed % 4, 1), seed % 9 > 0).seen
     for what in (
         "bound stop", "bound length", "grammar failed", "vetoes", "taken back", "retracted", "abandoned", "forced",
-        "pending, bound", "landing, bound", "surplus, running", "surplus, waiting", "abort RUNNING",
-        "abort WAITING",
+        "drafted", "missed", "pending, bound", "landing, bound", "surplus, running", "surplus, waiting",
+        "abort RUNNING", "abort WAITING",
     ):  # fmt: skip
         assert seen[what] > 0, f"no program exercised {what!r}: {seen}"
 
@@ -133,6 +133,29 @@ def test_a_constraint_goes_before_min_new_tokens_and_ignore_eos(depth: int, jump
     outcome, _ = ask(script(*loop), depth, jump, min_new_tokens=6, stop_token_ids=(6,))
     assert EOS not in outcome.tokens[:5]
     assert 6 not in outcome.tokens[:5]
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_a_draft_that_holds_spares_a_step(depth: int) -> None:
+    """The model takes one of two tokens behind a jump: it is the draft of one script and not of the other."""
+    steps = {}
+    for pair in ([6, 12], [12, 6]):
+        outcome, driver = ask(script([5], [7], [8], pair, [13, 14], [15]), depth)
+        plain, _ = ask(script([5], [7], [8], pair, [13, 14], [15]), depth, jump=False)
+        assert (outcome.tokens, outcome.finish) == (plain.tokens, plain.finish)
+        held = outcome.tokens[3] == pair[0]
+        counters = driver.constraints.counters()
+        assert counters["grammar_missed_drafts_total"] >= (not held)
+        assert counters["grammar_drafted_tokens_total"] >= 1
+        steps[held] = driver.steps
+    assert steps[True] < steps[False]
+
+
+def test_no_row_is_lent_that_others_need() -> None:
+    limits = replace(LIMITS, max_running_requests=1)
+    outcome, driver = ask(script([5], [7], [6, 12], [13, 14]), 0, driver=Driver(limits, 0))
+    assert len(outcome.tokens) == 4
+    assert driver.constraints.counters()["grammar_drafted_tokens_total"] == 0
 
 
 def test_draws_use_the_noise_of_their_position() -> None:

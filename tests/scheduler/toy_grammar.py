@@ -4,6 +4,7 @@ stretches, ends, tokens that are refused once they are drawn, and tokens that ar
 
 from __future__ import annotations
 
+import copy
 import json
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -93,6 +94,12 @@ class ToyState:
             left = self._follow(text)
         return out
 
+    def draft(self) -> list[int]:
+        if self.revises or self.forced():
+            return []
+        left = [token for token in self._left() if token != EOS]
+        return left[:1] if self._hash(self._text, 113) % 4 else []
+
     @property
     def finished(self) -> bool:
         return self._left() == [EOS]
@@ -109,7 +116,10 @@ class ToyState:
         raise NotImplementedError
 
     def copy(self) -> ToyState:
-        raise NotImplementedError
+        other = copy.copy(self)
+        other._text = self._text.copy()
+        other._refused = {place: tokens.copy() for place, tokens in self._refused.items()}
+        return other
 
 
 class ScriptState(ToyState):
@@ -122,6 +132,10 @@ class ScriptState(ToyState):
     def _follow(self, text: list[int]) -> list[int]:
         over = EOS in text or len(text) >= len(self._script)
         return [EOS] if over else self._script[len(text)]
+
+    def draft(self) -> list[int]:
+        """The first of several."""
+        return [] if self.forced() else self._left()[:1]
 
 
 class ToyGrammar:

@@ -229,7 +229,7 @@
       if (text.textContent !== label) text.textContent = label;
       text.style.webkitLineClamp = tall ? Math.max(1, Math.floor((run.rows * ROW - 26) / 16)) : "";
       const [hits, readers] = [run.hits && plural(run.hits, "hit"), reading && `${run.locks - run.pins} reading`];
-      facts.textContent = [count(run.tokens), hits, readers, run.pins && "pinned"].filter(Boolean).join(" · ");
+      facts.textContent = [count(run.tokens), hits, readers, run.pins && "pinned", run.copied && "in host memory"].filter(Boolean).join(" · ");
       block.title = `${plural(run.tokens, "token")} in ${plural(run.pages, "page")} behind ${count(run.start)}`;
       if (before && run.hits > before.hits) {
         block.animate([{ backgroundColor: "var(--cached)" }, {}], 900);
@@ -284,7 +284,7 @@
     const fact = (label, value) => facts.append(element("dt", {}, label), element("dd", {}, value));
     if (run.root) fact("namespace", labelOf(run));
     fact("tokens", `${count(run.tokens)}, behind ${count(run.start)}`);
-    fact("pages", `${count(run.pages)}, on the device`);
+    fact("pages", `${count(run.pages)}, on the device${run.copied ? " and in host memory" : ""}`);
     fact("hits", count(run.hits));
     fact("locks", `${plural(run.locks - run.pins, "running request")}, ${plural(run.pins, "pin")}`);
     fact("last used", run.unused ? `${plural(run.unused, "use")} of the cache ago` : "just now");

@@ -1,0 +1,233 @@
+"""Pages as files: `--cache-dir`.
+
+    <folder>/<model and layout>/<first byte of the key>/<key>        a header, then the page's bytes
+
+A file is written under another name and then renamed, so that a reader sees all of it or nothing; what a crash or
+a failing disk leaves behind is found by length and checksum. Any number of servers may share a folder: equal names
+hold equal bytes, and a file that another server has deleted is one that is not there. Must not know requests.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+
+from radixlang.cache.tiers.storage import (
+    HEADER_BYTES,
+    Buffer,
+    DamagedEntry,
+    StorageOptions,
+    check_entry,
+    header,
+)
+from radixlang.errors import ConfigError
+from radixlang.log import get_logger
+
+log = get_logger(__name__)
+
+ENTRY = re.compile(r"[0-9a-f]{32}(\.[0-9a-f]+-\d+\.part)?")
+"""names of our files; others in the folder are nobody's business here"""
+LEFTOVER = 3600
+"""seconds after which a file that was never renamed is nobody's any more"""
+ROOM = 0.9
+"""share of the limit that remains when entries are deleted"""
+LOOK = 0.05
+"""after writing this share of the limit the folder is looked through again: others write there too"""
+RETRY = 60.0
+"""seconds in which nothing is written after the disk was full"""
+
+
+class DiskStorage:
+    """A `StorageTier` of files."""
+
+    name = "file"
+
+    def __init__(self, options: StorageOptions) -> None:
+        self.check(options)
+        assert options.folder is not None
+        self._root = Path(options.folder).expanduser()
+        self._identity = options.identity
+        self._page_bytes = options.page_bytes
+        self._limit = options.limit_bytes
+        self._entry_bytes = HEADER_BYTES + options.page_bytes
+        self._mine = self._root / options.identity[:16].hex()
+        self._writer = secrets.token_hex(4)  # process ids repeat where containers share a folder
+        self._numbers = count()
+        self._lock = threading.Lock()
+        self._total: int | None = None
+        """bytes of all entries as far as we know, None before the first look"""
+        self._since_look = 0
+        self._full_until = 0.0
+        self._told_full = False
+
+    @staticmethod
+    def check(options: StorageOptions) -> None:
+        """Raises:
+        ConfigError: the folder cannot be written to.
+        """
+        if not options.folder:
+            raise ConfigError("--hicache-storage-backend file needs --cache-dir: the folder to keep pages in.")
+        folder = Path(options.folder).expanduser()
+        probe = folder / f"probe-{os.getpid()}-{threading.get_ident()}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise ConfigError(f"--cache-dir {options.folder} cannot be written to: {error.strerror}.") from None
+
+    def _path(self, key: bytes) -> Path:
+        name = key.hex()
+        return self._mine / name[:2] / name
+
+    def exists(self, keys: Sequence[bytes]) -> int:
+        for found, key in enumerate(keys):
+            try:
+                if os.stat(self._path(key)).st_size != self._entry_bytes:
+                    return found
+            except FileNotFoundError:
+                return found
+        return len(keys)
+
+    def read(self, keys: Sequence[bytes], buffers: Sequence[Buffer]) -> int:
+        good = len(keys)
+        for index, (key, buffer) in enumerate(zip(keys, buffers, strict=True)):
+            path = self._path(key)
+            try:
+                self._read(path, key, buffer)
+            except FileNotFoundError:
+                return min(good, index)
+            except DamagedEntry as error:
+                # Those behind it are looked at all the same: where one is damaged others may be.
+                log.warning("the cache entry %s is deleted: %s", path, error)
+                path.unlink(missing_ok=True)
+                good = min(good, index)
+        return good
+
+    def _read(self, path: Path, key: bytes, buffer: Buffer) -> None:
+        with open(path, "rb", buffering=0) as file:
+            if os.fstat(file.fileno()).st_size != self._entry_bytes:
+                raise DamagedEntry("it has another length")
+            head = file.read(HEADER_BYTES)
+            got = 0
+            while got < len(buffer):
+                more = file.readinto(buffer[got:])
+                if not more:
+                    raise DamagedEntry("it ends too soon")
+                got += more
+        check_entry(head, key, self._identity, buffer)
+        # For the order in which entries are deleted: file systems may not note accesses. Where the entry was
+        # deleted meanwhile, or is another user's, what was read is right all the same.
+        with suppress(OSError):
+            os.utime(path)
+
+    def write(self, keys: Sequence[bytes], buffers: Sequence[Buffer]) -> int:
+        written = 0
+        for key, buffer in zip(keys, buffers, strict=True):
+            path = self._path(key)
+            if self.exists([key]):
+                continue
+            if time.monotonic() < self._full_until or not self._make_room():
+                break
+            try:
+                self._write(path, key, buffer)
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                self._note_full(error)
+                break
+            written += 1
+            with self._lock:
+                self._total = (self._total or 0) + self._entry_bytes
+                self._since_look += self._entry_bytes
+        return written
+
+    def _write(self, path: Path, key: bytes, buffer: Buffer) -> None:
+        part = path.with_name(f"{path.name}.{self._writer}-{next(self._numbers)}.part")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(part, "wb", buffering=0) as file:
+                for piece in (memoryview(header(key, self._identity, buffer)), buffer):
+                    while piece:
+                        piece = piece[file.write(piece) :]
+            os.replace(part, path)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+
+    def _note_full(self, error: OSError) -> None:
+        self._full_until = time.monotonic() + RETRY
+        if not self._told_full:
+            self._told_full = True
+            log.warning(
+                "%s: the disk is full (%s); nothing more is written there while it is. Free space, or set "
+                "--cache-dir-size.",
+                self._root,
+                error.strerror,
+            )
+
+    # ---- the limit ----
+
+    def _make_room(self) -> bool:
+        """Delete what was used least recently until another entry fits. → whether it does"""
+        if not self._limit:
+            return True
+        with self._lock:
+            unknown = self._total is None or self._since_look > LOOK * self._limit
+            if not unknown and (self._total or 0) + self._entry_bytes <= self._limit:
+                return True
+            entries = sorted(self._entries())
+            total = sum(size for _, size, _ in entries)
+            if total + self._entry_bytes > self._limit:
+                for _, size, path in entries:
+                    if total + self._entry_bytes <= ROOM * self._limit:
+                        break
+                    _unlink(path)
+                    total -= size
+            self._total, self._since_look = total, 0
+            return total + self._entry_bytes <= self._limit
+
+    def _entries(self) -> Iterator[tuple[float, int, str]]:
+        """(last use, bytes, path) of all models' entries; leftovers of crashed writers are removed."""
+        for model in _folders(self._root):
+            for first in _folders(model):
+                for entry in _scan(first):
+                    try:
+                        state = entry.stat(follow_symlinks=False)
+                    except OSError:
+                        continue  # another server was faster
+                    match = ENTRY.fullmatch(entry.name)
+                    if match is None:
+                        continue
+                    if match[1] is not None and time.time() - state.st_mtime > LEFTOVER:
+                        _unlink(entry.path)
+                        continue
+                    yield state.st_mtime, state.st_size, entry.path
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _scan(folder: str | Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError:
+        return []
+
+
+def _folders(folder: str | Path) -> list[str]:
+    return [entry.path for entry in _scan(folder) if entry.is_dir(follow_symlinks=False)]
+
+
+def _unlink(path: str) -> None:
+    with suppress(OSError):  # gone already, or not ours to delete
+        os.unlink(path)

@@ -1,0 +1,219 @@
+"""Copies of KV pages between the device and host memory, as plans ask for them.
+
+A copy runs beside the steps: it begins behind all that was launched before its plan, and who uses its pages
+awaits it (`AwaitCopies`). Both classes do the same; on a CPU, where the KV pool is host memory already, a copy is
+simply a piece of the stream's work. Runs inside submitted work, in step order; only `finished` and `drain` may be
+called from elsewhere. Must not know why pages are copied.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from radixlang.log import get_logger
+from radixlang.memory.host_pool import HostPool
+from radixlang.memory.kv_pool import KvPool
+from radixlang.plan import AwaitCopies, Ints, LoadPages, StorePages, Transfer
+from radixlang.platforms import Platform
+
+log = get_logger(__name__)
+
+STAGING_BYTES = 32 << 20
+"""device memory through which each direction's copies pass"""
+
+
+class PageCopies(Protocol):
+    """What the executor holds, and what the host's side of the tiers asks (the last two methods)."""
+
+    def run(self, transfers: tuple[Transfer, ...]) -> None:
+        """Begin, or await, in this order. A copy that fails is reported and raises nothing."""
+        ...
+
+    def finished(self) -> list[tuple[int, bool]]:
+        """(copy, whether it worked) of those that ended since the last call."""
+        ...
+
+    def drain(self) -> None:
+        """Wait until no copy is under way."""
+        ...
+
+    def close(self) -> None:
+        """Give the memory back; nothing is under way any more."""
+        ...
+
+
+class NoCopies:
+    """There is no tier below the device's memory."""
+
+    def run(self, transfers: tuple[Transfer, ...]) -> None:
+        assert not transfers, "a plan copies pages to host memory, but there is none for them"
+
+    def finished(self) -> list[tuple[int, bool]]:
+        return []
+
+    def drain(self) -> None:
+        """Nothing to wait for."""
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+class CpuCopies:
+    """Copies in the stream's own order: whoever comes later needs to await nothing."""
+
+    def __init__(self, pool: KvPool, host: HostPool, platform: Platform) -> None:
+        self._platform = platform
+        self._host = host
+        self._caches = [cache.view(cache.shape[0], -1).view(torch.uint8) for pair in pool.layers for cache in pair]
+        self._blocks = host.blocks.view(host.blocks.shape[0], len(self._caches), -1)
+        self._ended: deque[tuple[int, bool]] = deque()
+
+    def run(self, transfers: tuple[Transfer, ...]) -> None:
+        for transfer in transfers:
+            if isinstance(transfer, AwaitCopies):
+                continue
+            pages, slots = (torch.from_numpy(ids.astype(np.int64)) for ids in (transfer.pages, transfer.slots))
+            try:
+                for part, cache in enumerate(self._caches):
+                    if isinstance(transfer, StorePages):
+                        self._blocks[slots, part] = cache[pages]
+                    else:
+                        cache[pages] = self._blocks[slots, part]
+            except Exception as error:
+                log.error("a copy of %d KV pages failed: %s", len(pages), error)
+                self._ended.append((transfer.copy, False))
+            else:
+                self._ended.append((transfer.copy, True))
+
+    def finished(self) -> list[tuple[int, bool]]:
+        return [self._ended.popleft() for _ in range(len(self._ended))]
+
+    def drain(self) -> None:
+        self._platform.submit(lambda: None).wait()
+
+    def close(self) -> None:
+        self._host.close()
+
+
+class _Lane:
+    """One direction: a stream, and blocks on the device through which its copies pass."""
+
+    def __init__(self, host: HostPool, device: torch.device) -> None:
+        size = host.blocks.shape[1]
+        self.stream = torch.cuda.Stream(device)
+        # Fours: a kernel would be compiled once more for page ids that begin at an odd place.
+        self.room = max(4, STAGING_BYTES // size // 4 * 4)
+        self.blocks = torch.empty((self.room, size), dtype=torch.uint8, device=device)
+
+
+class CudaCopies:
+    """Copies on two streams of their own, one for each direction of the bus.
+
+    A kernel gathers pages into blocks on the device, and the copy engine carries these to pinned memory, slots
+    that lie side by side as one piece (for loads the other way round). So the bus is used as well as by one large
+    copy, and the multiprocessors are the steps' alone but for the gathering, at the speed of device memory.
+    """
+
+    def __init__(self, pool: KvPool, host: HostPool, device: torch.device, reports: bool = True) -> None:
+        """`reports`: somebody asks for `finished`; a follower's host side is on another rank."""
+        # Import here: the kernel comes with Triton, which other platforms lack.
+        from radixlang.kernels.page_blocks import cache_addresses, gather_pages, scatter_pages
+
+        self._gather, self._scatter = gather_pages, scatter_pages
+        self._addresses = cache_addresses([cache for pair in pool.layers for cache in pair])
+        self._host = host
+        self._device = device
+        self._stores, self._loads = _Lane(host, device), _Lane(host, device)
+        self._under_way: dict[int, tuple[torch.cuda.Event, bool]] = {}
+        """copy → passed when it has ended, and whether all of it could be begun"""
+        self._reports = reports
+
+    def warm_up(self) -> None:
+        """Compile the kernels, and show at the start that the memory can be reached: the sink goes to slot 0 and
+        comes back."""
+        sink = np.zeros(1, np.int32)
+        self.run((StorePages(-1, sink, sink), AwaitCopies((-1,)), LoadPages(-2, sink, sink), AwaitCopies((-2,))))
+        self.drain()
+        if not all(worked for _, worked in self.finished()):
+            raise RuntimeError("KV pages cannot be copied to host memory on this device.")
+
+    def run(self, transfers: tuple[Transfer, ...]) -> None:
+        if transfers and not self._reports:
+            self.finished()
+        for transfer in transfers:
+            if isinstance(transfer, AwaitCopies):
+                self._await(transfer.copies)
+                continue
+            lane, move = (
+                (self._stores, self._store) if isinstance(transfer, StorePages) else (self._loads, self._load)
+            )
+            # Behind all steps before this one, and behind what they awaited.
+            lane.stream.wait_stream(torch.cuda.current_stream(self._device))
+            worked = True
+            with torch.cuda.stream(lane.stream):
+                try:
+                    self._move(lane, move, transfer)
+                except Exception as error:
+                    log.error("a copy of %d KV pages failed: %s", len(transfer.pages), error)
+                    worked = False  # what was begun of it is awaited all the same
+                event = torch.cuda.Event()
+                event.record(lane.stream)
+            self._under_way[transfer.copy] = event, worked
+
+    def _move(
+        self,
+        lane: _Lane,
+        move: Callable[[_Lane, torch.Tensor, list[tuple[int, int, int]]], None],
+        transfer: StorePages | LoadPages,
+    ) -> None:
+        # torch keeps the pinned ids until their copy has passed the stream.
+        ids = torch.from_numpy(transfer.pages.astype(np.int32)).pin_memory().to(self._device, non_blocking=True)
+        for begin in range(0, len(ids), lane.room):
+            part = slice(begin, begin + lane.room)
+            move(lane, ids[part], list(runs(transfer.slots[part])))
+
+    def _store(self, lane: _Lane, pages: torch.Tensor, pieces: list[tuple[int, int, int]]) -> None:
+        self._gather(self._addresses, pages, lane.blocks)
+        for at, slot, count in pieces:
+            self._host.blocks[slot : slot + count].copy_(lane.blocks[at : at + count], non_blocking=True)
+
+    def _load(self, lane: _Lane, pages: torch.Tensor, pieces: list[tuple[int, int, int]]) -> None:
+        for at, slot, count in pieces:
+            lane.blocks[at : at + count].copy_(self._host.blocks[slot : slot + count], non_blocking=True)
+        self._scatter(self._addresses, pages, lane.blocks)
+
+    def _await(self, copies: tuple[int, ...]) -> None:
+        stream = torch.cuda.current_stream(self._device)
+        for copy in copies:
+            if copy in self._under_way:  # otherwise it has ended
+                stream.wait_event(self._under_way[copy][0])
+
+    def finished(self) -> list[tuple[int, bool]]:
+        ended = [(copy, worked) for copy, (event, worked) in self._under_way.items() if event.query()]
+        for copy, _ in ended:
+            del self._under_way[copy]
+        return ended
+
+    def drain(self) -> None:
+        self._stores.stream.synchronize()
+        self._loads.stream.synchronize()
+
+    def close(self) -> None:
+        self.drain()
+        self._host.close()
+
+
+def runs(slots: Ints) -> Iterator[tuple[int, int, int]]:
+    """(index, first slot, number) of each run of slots that follow one another."""
+    if not len(slots):
+        return
+    breaks = np.flatnonzero(np.diff(slots) != 1) + 1
+    begins = np.concatenate([[0], breaks])
+    ends = np.concatenate([breaks, [len(slots)]])
+    for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+        yield begin, int(slots[begin]), end - begin

@@ -1,0 +1,100 @@
+"""Puts host memory below the KV pool: how large it is, and what its pages are.
+
+Must not know how pages are found.
+"""
+
+from __future__ import annotations
+
+import json
+from hashlib import blake2b
+
+import msgspec
+
+from radixlang.config import Config
+from radixlang.errors import ConfigError
+from radixlang.executor.copies import CpuCopies, CudaCopies
+from radixlang.executor.launch import DeviceExecutor
+from radixlang.log import get_logger
+from radixlang.memory.host_pool import HostPool, page_bytes
+from radixlang.models.fingerprint import weights_digest
+from radixlang.models.spec import ModelSpec
+
+log = get_logger(__name__)
+
+PASSAGE_BYTES = 1 << 30
+"""host memory that pages pass through on their way to and from storage, where no host tier is asked for"""
+MEMORY_SHARE = 0.8
+"""most of the free host memory that is taken"""
+LAYOUT = 1
+"""of the bytes in a page; see `host_pool`. To be raised with every change"""
+
+
+def host_slots(config: Config, device: str, size: int, pool_bytes: int, free: int) -> int:
+    """How many pages of `size` bytes host memory shall hold, 0 when nothing asks for any.
+
+    `pool_bytes` are the KV pool's, `free` the host memory that this rank may take from.
+
+    Raises:
+        ConfigError: no tier below this device is implemented, or not even a page fits.
+    """
+    cache = config.cache
+    storage = cache.hicache_storage_backend != "none"
+    host = cache.enable_hierarchical_cache
+    if not (host or storage):
+        return 0
+    if device not in ("cpu", "cuda"):
+        flag = "--enable-hierarchical-cache" if host else "--hicache-storage-backend"
+        raise ConfigError(f"{flag} works on cuda and cpu devices, not on {device}; leave it out.")
+    if host and device == "cpu":
+        log.warning("--enable-hierarchical-cache changes nothing on a CPU: its KV pool is in host memory already")
+        if not storage:
+            return 0
+    wish = int(cache.hicache_size * 1e9)
+    if not wish:
+        wish = int(cache.hicache_ratio * pool_bytes) if host and device != "cpu" else PASSAGE_BYTES
+    most = int(MEMORY_SHARE * free)
+    if wish > most:
+        log.warning(
+            "host memory for KV pages: %.1f GB are wanted, %.1f GB are free, so %.1f GB are taken",
+            wish / 1e9,
+            free / 1e9,
+            most / 1e9,
+        )
+    slots = min(wish, most) // size
+    if slots < 1:
+        raise ConfigError(
+            f"Host memory for KV pages would not hold one page of {size / 1e6:.1f} MB; raise --hicache-size."
+        )
+    return slots
+
+
+def add_host_tier(executor: DeviceExecutor, slots: int, rank: int) -> None:
+    """Give the executor host memory of `slots` pages. On the first rank somebody asks what was copied."""
+    pool, platform = executor.pool, executor.platform
+    cuda = platform.device.type == "cuda"
+    host = executor.host = HostPool(pool, slots, pinned=cuda)
+    if cuda:
+        copies = CudaCopies(pool, host, platform.device, reports=rank == 0)
+        platform.submit(copies.warm_up).wait()
+        executor.copies = copies
+    else:
+        executor.copies = CpuCopies(pool, host, platform)
+    log.info("host memory for KV pages: %d pages, %.2f GB", slots, slots * page_bytes(pool) / 1e9)
+
+
+def kv_identity(config: Config, spec: ModelSpec, device: str, dtype: str, kv_dtype: str, rank: int) -> str:
+    """Everything that decides which bytes a page of given tokens holds, as hex digits. With storage that is also
+    what the weights are; without it pages do not outlive the process."""
+    stored = config.cache.hicache_storage_backend != "none"
+    facts = {
+        "layout": LAYOUT,
+        # how long a text may be says nothing about its first tokens
+        "spec": json.loads(msgspec.json.encode(msgspec.structs.replace(spec, context_length=0))),
+        "weights": weights_digest(config.model) if stored else "",
+        "device": device,
+        "dtype": [config.model.dtype, dtype, kv_dtype],
+        "page_size": config.device.page_size,
+        "rank": [rank, config.device.tp_size],
+        "exact": config.device.enable_deterministic_inference,
+    }
+    return blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=32).hexdigest()

@@ -1,0 +1,142 @@
+"""`radixlang simulate`: its tables, its check against a record, its complaints."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from radixlang.bench import prefix
+from radixlang.bench.play import Figures
+from radixlang.cli import simulate
+from radixlang.errors import ConfigError
+from radixlang.scheduler import SchedulerLimits
+from radixlang.simulate.cluster import Cluster, Simulation
+from radixlang.simulate.cost import CostModel, EngineModel
+
+LIMITS = SchedulerLimits(
+    num_pages=4000, page_size=16, context_length=4096, max_running_requests=32, vocab_size=5000
+)
+MODEL = EngineModel(LIMITS, CostModel(0.01, 0.012, 2e-5, 1e-9, 1e-4, 1e-8), device="made up")
+
+
+@pytest.fixture
+def costs(tmp_path: Path) -> Path:
+    file = tmp_path / "costs.json"
+    MODEL.write(file)
+    return file
+
+
+def facts_of(argv: list[str], tmp_path: Path) -> dict[str, dict]:
+    out = tmp_path / "out.json"
+    assert simulate.run([*argv, "--scale", "0.2", "--json", str(out), "--processes", "1"]) == 0
+    return json.loads(out.read_text())["facts"]
+
+
+def test_every_combination_gets_a_row(costs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["--costs", str(costs), "--workload", "rag,agent", "--sessions", "6", "--rate", "20"]
+    argv += ["--replicas", "1,3", "--router", "random,cache-aware", "--baseline"]
+    facts = facts_of(argv, tmp_path)
+    assert len(facts) == 2 * 2 * 2 * 2
+    assert facts["agent, 1, random, off"]["cached_tokens"] == 0
+    assert facts["agent, 1, random, lru"]["hit_rate"] > 0.5
+    assert facts["agent, 1, random, lru"]["best_hit_rate"] >= facts["agent, 1, random, lru"]["hit_rate"]
+    assert facts["agent, 3, random, lru"]["best_hit_rate"] is None
+    text = capsys.readouterr().out
+    assert "device virtual: made up" in text
+    assert "| agent | 3 | cache-aware | lru |" in text
+
+
+def test_the_engine_can_be_changed(costs: Path, tmp_path: Path) -> None:
+    argv = ["--costs", str(costs), "--workload", "long-document", "--sessions", "8"]
+    plenty = facts_of(argv, tmp_path)["long-document, 1, round-robin, lru"]
+    short = facts_of([*argv, "--max-total-tokens", "4000"], tmp_path)["long-document, 1, round-robin, lru"]
+    assert short["hit_rate"] < plenty["hit_rate"]
+    assert short["prompt_tokens"] == plenty["prompt_tokens"]
+    orders = facts_of([*argv, "--memory-share", "0.4", "--policy", "lru,mru"], tmp_path)
+    assert len(orders) == 2
+    assert facts_of([*argv, "--exact"], tmp_path)["long-document, 1, round-robin, lru"] == plenty
+
+
+def test_a_trace_is_played(costs: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    lines = [{"timestamp": 100 * i, "input_length": 600, "output_length": 5, "hash_ids": [1, i]} for i in range(9)]
+    trace.write_text("\n".join(map(json.dumps, lines)))
+    facts = facts_of(["--costs", str(costs), "--trace", str(trace)], tmp_path)
+    assert facts["trace, 1, round-robin, lru"]["cached_tokens"] == 8 * 512
+    assert facts["trace, 1, round-robin, lru"]["requests"] == 9
+
+
+def test_a_record_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A record made by the simulator itself: two workloads, each predicted from the steps of the other."""
+    load = prefix.Settings(("chat", "rag"), sessions=6, scale=0.2, concurrency=3)
+    runs = []
+    for workload in load.workloads:
+        simulation = Simulation(MODEL, load.play(workload), Cluster(exact=True, best=False))
+        steps = logged(simulation)
+        simulation.run()
+        figures = Figures.of(simulation.answered, possible=False).facts()
+        run = {"workload": workload, "cache": "lru", "figures": figures, "steps": steps}
+        runs.append(run | {"limits": dataclasses.asdict(LIMITS)})
+    record = {"kind": "steps", "limits": dataclasses.asdict(LIMITS), "overlap": True, "device": "made up"}
+    file, costs = tmp_path / "steps.json", tmp_path / "costs.json"
+    file.write_text(json.dumps(record | {"settings": load.plain(), "runs": runs}))
+    out = tmp_path / "out.json"
+    assert simulate.run(["--validate", str(file), "--json", str(out)]) == 0
+    for fact in json.loads(out.read_text())["facts"].values():
+        assert fact["hit_rate_points"] == 0
+        assert fact["throughput_ratio"] == pytest.approx(1, rel=0.01)
+    assert "Hit rates differ by 0.0 points at most" in capsys.readouterr().out
+    assert simulate.run(["--costs", str(file), "--save-costs", str(costs), "--validate", str(file)]) == 0
+    assert EngineModel.read(costs).cost.prompt_token == pytest.approx(MODEL.cost.prompt_token, rel=1e-3)
+
+
+def logged(simulation: Simulation) -> list[list[float]]:
+    """The steps of the one replica, written down as they are costed."""
+    steps: list[list[float]] = []
+    own = simulation._fleets._own
+    assert own is not None
+    replica = own._replicas[0]
+
+    class Writing:
+        def seconds(self, work: tuple[int, ...]) -> float:
+            steps.append([*work, MODEL.cost.seconds(work)])
+            return steps[-1][-1]
+
+    replica._cost = Writing()  # type: ignore[assignment]
+    return steps
+
+
+def test_complaints(costs: Path, tmp_path: Path) -> None:
+    with_costs = ["--costs", str(costs)]
+    nothing = tmp_path / "empty.jsonl"
+    nothing.touch()
+    for argv, words in (
+        ([], "--costs is required"),
+        (["--costs", str(tmp_path / "none")], "cannot be read"),
+        ([*with_costs, "--router", "best"], "Unknown router 'best'"),
+        ([*with_costs, "--schedule-policy", "best"], "Unknown schedule policy"),
+        ([*with_costs, "--policy", "best"], "Unknown eviction order"),
+        ([*with_costs, "--workload", "best"], "'best' is not known"),
+        ([*with_costs, "--replicas", "0"], "at least 1"),
+        ([*with_costs, "--trace", str(nothing)], "There is no request in"),
+        ([*with_costs, "--trace", str(nothing), "--memory-share", "0.5"], "needs a workload"),
+        ([*with_costs, "--validate", str(costs)], "is no record"),
+        (["--validate", str(costs), "--save-costs", str(tmp_path / "x")], "--save-costs needs --costs"),
+        ([*with_costs, "--json", str(tmp_path / "no" / "x")], "its folder does not exist"),
+        ([*with_costs, "--context-length", "100"], "context length"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            simulate.run(argv)
+
+
+def test_it_starts_without_torch() -> None:
+    code = (
+        "import sys\nfrom radixlang.cli import simulate\nfrom radixlang.simulate import run\n"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
