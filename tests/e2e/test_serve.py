@@ -51,6 +51,14 @@ def wait_idle(server, timeout=20):
     raise AssertionError(f"not idle: {info}")
 
 
+def wait_busy(server, timeout=20):
+    """Until a request runs: how long it takes to arrive depends on what else the machine does."""
+    deadline = time.monotonic() + timeout
+    while httpx.get(server.url + "/get_server_info").json()["internal_states"][0]["num_running_reqs"] == 0:
+        assert time.monotonic() < deadline, "no request has arrived"
+        time.sleep(0.02)
+
+
 def test_chat(client):
     answer = client.chat.completions.create(model="smol", messages=QUESTION, temperature=0, max_tokens=40)
     assert "Paris" in answer.choices[0].message.content
@@ -266,7 +274,7 @@ def test_sigterm_drains(smollm2_path, tmp_path):
 
     thread = threading.Thread(target=ask)
     thread.start()
-    time.sleep(0.5)
+    wait_busy(running)
     code = running.stop()
     thread.join()
     assert code == 0, running.output
@@ -288,7 +296,7 @@ def test_a_dead_engine_ends_the_server(smollm2_path, tmp_path):
 
     thread = threading.Thread(target=ask)
     thread.start()
-    time.sleep(0.5)
+    wait_busy(running)
     os.kill(children[0], signal.SIGKILL)
     thread.join(15)
     assert not thread.is_alive()
