@@ -33,6 +33,7 @@ from radixlang.scheduler.constraints import Constraints, no_constraints
 from radixlang.scheduler.finish import News, finish_reason
 from radixlang.scheduler.limits import SchedulerLimits
 from radixlang.scheduler.lower_tiers import DeviceOnly, HostAndStorage, LowerTiers
+from radixlang.scheduler.overview import overview
 from radixlang.scheduler.pages import Pages
 from radixlang.scheduler.policy import POLICIES
 from radixlang.scheduler.preemption import victim
@@ -903,6 +904,14 @@ class Scheduler:
         if self._constraints is not None:
             counters |= self._constraints.counters()
         return Stats(gauges, counters, self.idle)
+
+    def cache_tree(self, **options: Any) -> dict[str, Any]:
+        """A picture of the prefix cache; `options` and the answer are those of `tree_view`."""
+        return self._pages.view(**options)
+
+    def overview(self, limit: int) -> dict[str, Any]:
+        """Where the first `limit` running and the first `limit` waiting requests are."""
+        return overview(self._rows, self._queue, limit)
 
     def take_times(self) -> dict[str, list[float]]:
         """Durations in seconds since the last call, by the name of their histogram on the metrics page."""
