@@ -48,8 +48,8 @@ Message = Tokens | Embedding | Failed
 RETRY_STEPS = 8
 """a queue that memory holds up is not sorted and matched anew in every step"""
 DRAFTING = 4
-"""running constrained requests up to which drafts are made: a draft saves its request a step, and costs 0.2 to 0.4 ms
-of the host's time, which a step of many rows does not have for each of them"""
+"""running constrained requests up to which drafts are made: a draft saves its request a step, and costs 0.2 to
+0.4 ms of the host's time, which a step of many rows does not have for each of them"""
 ABORTED, BAD_REQUEST, INTERNAL, OVERLOADED = 499, 400, 500, 503
 
 
