@@ -516,7 +516,7 @@ def test_wrong_arguments_are_found_before_anything_runs(stream):
         run(ask.run("x", backend=FakeBackend()), "y")
     with pytest.raises(ValueError, match="stop must be a list, got 5"):
         run("x", stop=5)
-    with pytest.raises(ConfigError, match="num_threads must be 'auto' or .* got 0"):
+    with pytest.raises(ConfigError, match=r"num_threads must be 'auto' or .* got 0"):
         ask.run_batch([{"q": "x"}], num_threads=0, backend=FakeBackend())
     with pytest.raises(TypeError, match="'tempature'; did you mean temperature"):
         asyncio.run(ask.run_async("x", tempature=0, backend=FakeBackend()))
