@@ -40,7 +40,7 @@ class Symbol(ir.Argument):
 class Unknown(Symbol):
     """A symbol of which no text can be made: it can be appended, and nothing else."""
 
-    __str__ = __format__ = __getitem__ = __call__ = Symbol._stop
+    __str__ = __repr__ = __format__ = __getitem__ = __call__ = Symbol._stop
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(name) if name.startswith("__") else StopTracing
