@@ -18,6 +18,8 @@ from radixlang import __version__
 from radixlang.config import Config
 from radixlang.errors import NotFoundError, RequestError
 from radixlang.server import admin, looking, native, parsed, pins, profiling, tokens
+from radixlang.server.anthropic import messages
+from radixlang.server.anthropic.protocol import CountTokensBody, MessagesBody
 from radixlang.server.front import Front
 from radixlang.server.hub import Hub
 from radixlang.server.openai import chat, completions, embeddings, models, protocol
@@ -54,6 +56,22 @@ ROUTES: list[Route] = [
     Route("/v1/chat/completions", _POST, chat.chat_completions, "Answer a conversation.", protocol.ChatBody),
     Route("/v1/completions", _POST, completions.completions, "Continue texts.", protocol.CompletionBody),
     Route("/v1/embeddings", _POST, embeddings.embeddings, "Embed texts.", protocol.EmbeddingBody),
+    Route(
+        "/v1/messages",
+        _POST,
+        messages.messages,
+        "Answer a conversation (Anthropic's API).",
+        MessagesBody,
+        errors=messages.ERRORS,
+    ),
+    Route(
+        "/v1/messages/count_tokens",
+        _POST,
+        messages.count,
+        "Count the tokens of a conversation (Anthropic's API).",
+        CountTokensBody,
+        errors=messages.ERRORS,
+    ),
     Route("/v1/models", _GET, models.list_models, "List the models."),
     Route("/v1/models/{id:path}", _GET, models.get_model, "Describe one model."),
     Route("/generate", _POST_PUT, native.generate, "Generate (native API).", native.GenerateBody),

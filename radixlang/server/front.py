@@ -17,7 +17,7 @@ from radixlang.config import ServerConfig
 from radixlang.errors import RadixLangError, UnauthorizedError
 from radixlang.log import get_logger
 from radixlang.server.metrics import Metrics
-from radixlang.server.web import Route, error_response, internal
+from radixlang.server.web import ERRORS, Route, error_response, internal
 
 log = get_logger(__name__)
 access = get_logger("radixlang.access")
@@ -39,9 +39,11 @@ class Keys:
         self._admin_key = config.admin_api_key
         self._admin_paths = admin_paths
 
-    def check(self, method: str, path: str, authorization: str | None) -> None:
-        """Raises:
-        UnauthorizedError: the key is missing or another.
+    def check(self, method: str, path: str, authorization: str | None, header_key: str | None = None) -> None:
+        """`header_key`: what `x-api-key` says, as clients of Anthropic's API send it; either may hold the key.
+
+        Raises:
+            UnauthorizedError: the key is missing or another.
         """
         if method == "OPTIONS" or path.startswith(("/health", "/ready", "/metrics")) or path.rstrip("/") == "/ui":
             return
@@ -49,8 +51,9 @@ class Keys:
         if not wanted:
             return
         scheme, _, given = (authorization or "").partition(" ")
-        given_bytes = given.strip().encode("latin-1", "replace")
-        if scheme.lower() != "bearer" or not hmac.compare_digest(given_bytes, wanted.encode()):
+        keys = [given] if scheme.lower() == "bearer" else []
+        keys += [header_key] if header_key is not None else []
+        if not any(hmac.compare_digest(key.strip().encode("latin-1", "replace"), wanted.encode()) for key in keys):
             which = "admin API key" if wanted is self._admin_key else "API key"
             raise UnauthorizedError(f"This needs the {which}: send it as 'Authorization: Bearer <key>'.")
 
@@ -64,6 +67,7 @@ class Front:
         self._app = app
         self._keys = Keys(config, frozenset(route.path for route in routes if route.admin))
         self._paths = {route.path for route in routes if "{" not in route.path}
+        self._errors = {route.path: route.errors for route in routes}
         self._prefixes = {route.path.partition("{")[0]: route.path for route in routes if "{" in route.path}
         self._origins = [origin.strip() for origin in config.cors_origins.split(",") if origin.strip()]
         self._root = config.fastapi_root_path.rstrip("/")
@@ -100,14 +104,14 @@ class Front:
             if method == "OPTIONS":
                 await self._preflight(headers)(scope, receive, answer)
             else:
-                self._keys.check(method, path, headers.get("authorization"))
+                self._keys.check(method, path, headers.get("authorization"), headers.get("x-api-key"))
                 await self._app(scope, receive, answer)
         except RadixLangError as error:
-            await error_response(error)(scope, receive, answer)
+            await error_response(error, self._errors.get(path, ERRORS))(scope, receive, answer)
         except Exception as error:
             log.error("%s %s failed", method, path, exc_info=error)
             if not status:
-                await error_response(internal(error))(scope, receive, answer)
+                await error_response(internal(error), self._errors.get(path, ERRORS))(scope, receive, answer)
         finally:
             if state.get("client_gone"):
                 status = 499

@@ -11,23 +11,6 @@ import msgspec
 from radixlang.sampling_params import MAX_STOPS, SamplingParams
 from radixlang.server.web import Route
 
-_ERROR_SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {
-        "error": {
-            "type": "object",
-            "required": ["message", "type", "param", "code"],
-            "properties": {
-                "message": {"type": "string"},
-                "type": {"type": "string"},
-                "param": {"type": ["string", "null"]},
-                "code": {"type": ["string", "integer"]},
-            },
-        }
-    },
-}
-
 _STRINGS = {"type": ["string", "array", "null"], "maxItems": MAX_STOPS}
 #: what `SamplingParams.parse` and `verify` check beyond types
 _SAMPLING: dict[str, dict[str, Any]] = {
@@ -66,7 +49,7 @@ def openapi(routes: list[Route], version: str, root_path: str = "") -> dict[str,
         components[name]["anyOf"] = [
             {"required": [field], "properties": {field: {"not": {"type": "null"}}}} for field in fields
         ]
-    components["Error"] = _ERROR_SCHEMA
+    components |= {route.errors.name: route.errors.schema for route in routes}
     paths: dict[str, Any] = {}
     for route in routes:
         item = paths.setdefault(re.sub(r"\{(\w+):\w+\}", r"{\1}", route.path), {})
@@ -87,7 +70,7 @@ def openapi(routes: list[Route], version: str, root_path: str = "") -> dict[str,
 
 
 def _operation(route: Route, method: str) -> dict[str, Any]:
-    error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    error = {"application/json": {"schema": {"$ref": f"#/components/schemas/{route.errors.name}"}}}
     out: dict[str, Any] = {
         "summary": route.summary,
         "operationId": f"{method.lower()}_{re.sub(r'[^a-z0-9]+', '_', route.path.lower()).strip('_')}",

@@ -29,10 +29,14 @@ def event(value: Any) -> bytes:
 class EventStream(Response):
     """Sends the chunks that `chunks` yields and gives `stream` up when the client leaves.
 
-    Nothing is sent before the first chunk could fail: call `await stream.peek()` before making one.
+    Nothing is sent before the first chunk could fail: call `await stream.peek()` before making one. How chunks and
+    errors are written, and what ends the stream, is a protocol's to change.
     """
 
     media_type = "text/event-stream"
+    frame = staticmethod(event)
+    failure = staticmethod(error_body)
+    end = DONE
 
     def __init__(self, stream: Stream, chunks: AsyncGenerator[Any, None]) -> None:
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
@@ -57,12 +61,12 @@ class EventStream(Response):
 
         try:
             async for chunk in self._chunks:
-                await write(event(chunk))
+                await write(self.frame(chunk))
         except RadixLangError as error:
-            await write(event(error_body(error)))
+            await write(self.frame(self.failure(error)))
         except OSError:
             raise
         except Exception as error:
             log.error("a stream failed", exc_info=error)
-            await write(event(error_body(internal(error))))
-        await write(DONE, more=False)
+            await write(self.frame(self.failure(internal(error))))
+        await write(self.end, more=False)

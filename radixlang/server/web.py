@@ -1,6 +1,7 @@
 """HTTP plumbing shared by all routes: bodies in, JSON and errors out, clients that leave.
 
-One error shape everywhere: `{"error": {"message", "type", "param", "code"}}`. Must not know what is served.
+One error shape: `{"error": {"message", "type", "param", "code"}}`, but for routes of protocols that have another.
+Must not know what is served.
 """
 
 from __future__ import annotations
@@ -79,12 +80,56 @@ class Server:
 Handler = Callable[[Server, Request, Any], Awaitable[Response]]
 
 
+def error_body(error: RadixLangError) -> dict[str, Any]:
+    """An error in the shape of all routes that name no other."""
+    return {
+        "error": {
+            "message": str(error),
+            "type": error.kind,
+            "param": getattr(error, "param", None),
+            "code": getattr(error, "code", error.status),
+        }
+    }
+
+
+@dataclass(frozen=True)
+class ErrorShape:
+    """How a protocol writes errors: the body of one, and the JSON schema of all under a name."""
+
+    name: str
+    schema: dict[str, Any]
+    body: Callable[[RadixLangError], dict[str, Any]]
+
+
+ERRORS = ErrorShape(
+    "Error",
+    {
+        "type": "object",
+        "required": ["error"],
+        "properties": {
+            "error": {
+                "type": "object",
+                "required": ["message", "type", "param", "code"],
+                "properties": {
+                    "message": {"type": "string"},
+                    "type": {"type": "string"},
+                    "param": {"type": ["string", "null"]},
+                    "code": {"type": ["string", "integer"]},
+                },
+            }
+        },
+    },
+    error_body,
+)
+
+
 @dataclass(frozen=True)
 class Route:
     """One line of the route table.
 
     `body` is the msgspec type of the JSON body (None: no body), `optional` allows it to be absent. `query`
-    maps query parameters to their JSON schema. `admin` routes need the admin key when there is one.
+    maps query parameters to their JSON schema. `admin` routes need the admin key when there is one. `errors`: how
+    they are written.
     """
 
     path: str
@@ -96,6 +141,7 @@ class Route:
     query: dict[str, dict[str, Any]] = field(default_factory=dict)
     admin: bool = False
     answer: str = "application/json"
+    errors: ErrorShape = ERRORS
 
 
 class Endpoint:
@@ -113,10 +159,10 @@ class Endpoint:
         except (ClientGone, ClientDisconnect):
             response = Response(status_code=499)
         except RadixLangError as error:
-            response = error_response(error)
+            response = error_response(error, self.route.errors)
         except Exception as error:
             log.error("%s failed", scope["path"], exc_info=error)
-            response = error_response(internal(error))
+            response = error_response(internal(error), self.route.errors)
         await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
@@ -224,26 +270,14 @@ def json_response(value: Any, status: int = 200, headers: dict[str, str] | None 
     return Response(msgspec.json.encode(value), status, headers, "application/json")
 
 
-def error_body(error: RadixLangError) -> dict[str, Any]:
-    """The one error shape."""
-    return {
-        "error": {
-            "message": str(error),
-            "type": error.kind,
-            "param": getattr(error, "param", None),
-            "code": getattr(error, "code", error.status),
-        }
-    }
-
-
-def error_response(error: RadixLangError) -> Response:
+def error_response(error: RadixLangError, shape: ErrorShape = ERRORS) -> Response:
     """The response that `error` stands for."""
     headers = {}
     if isinstance(error, OverloadedError):
         headers["retry-after"] = str(error.retry_after)
     if error.status == 401:
         headers["www-authenticate"] = "Bearer"
-    return json_response(error_body(error), error.status, headers)
+    return json_response(shape.body(error), error.status, headers)
 
 
 def count_tokens(request: Request, prompt: int, completion: int) -> None:

@@ -42,7 +42,8 @@ def check(response: Any) -> None:
     assert response.status_code != 422
     if response.status_code >= 400:
         error = response.json()["error"]
-        assert set(error) == {"message", "type", "param", "code"}
+        own = "/v1/messages" in response.request.url  # the API has a shape of its own
+        assert set(error) == ({"message", "type"} if own else {"message", "type", "param", "code"})
         assert error["message"]
 
 

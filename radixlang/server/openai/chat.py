@@ -9,7 +9,8 @@ import asyncio
 import json
 import time
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -105,8 +106,24 @@ def default_variables(hub: Hub) -> dict[str, Any]:
     return found
 
 
-async def chat_completions(server: Server, request: Request, body: ChatBody) -> Response:
-    """`/v1/chat/completions`."""
+@dataclass
+class Chat:
+    """A conversation that is being answered: the stream of its answers, and what reads each of them."""
+
+    model: str
+    rid: str
+    stream: Stream
+    thoughts: Thoughts
+    reader: Callable[[], AnswerReader]
+
+
+async def answer_chat(server: Server, body: ChatBody, rid: str) -> Chat:
+    """Check and encode a conversation; nothing is sent before the stream is opened. `rid`: its name where the body
+    gives none.
+
+    Raises:
+        RequestError: the conversation cannot be answered as the body asks.
+    """
     hub = server.hub
     model = server.check_model(body.model)
     hub.limits.check_kind(embed=False)
@@ -140,7 +157,7 @@ async def chat_completions(server: Server, request: Request, body: ChatBody) -> 
     generate = GenerateRequest(
         input_ids=ids, return_logprob=bool(body.logprobs), top_logprobs_num=top, grammar=spec, param="messages"
     )
-    generate.rid = body.rid if body.rid is not None else "chatcmpl-" + uuid.uuid4().hex
+    generate.rid = body.rid if body.rid is not None else rid
     stream = hub.generate(dress(generate, body, sampling))
 
     def reader() -> AnswerReader:
@@ -148,17 +165,25 @@ async def chat_completions(server: Server, request: Request, body: ChatBody) -> 
             thoughts, use, plan, body.separate_reasoning is not False, body.stream_reasoning is not False
         )
 
-    head = {"id": generate.rid, "created": int(time.time()), "model": model}
+    return Chat(model, generate.rid, stream, thoughts, reader)
+
+
+async def chat_completions(server: Server, request: Request, body: ChatBody) -> Response:
+    """`/v1/chat/completions`."""
+    hub = server.hub
+    chat = await answer_chat(server, body, "chatcmpl-" + uuid.uuid4().hex)
+    stream, thoughts = chat.stream, chat.thoughts
+    head = {"id": chat.rid, "created": int(time.time()), "model": chat.model}
     if body.stream:
         await stream.peek()
-        readers = [reader() for _ in stream.sequences]
+        readers = [chat.reader() for _ in stream.sequences]
         return EventStream(stream, _chunks(hub, request, stream, body, head, readers, thoughts))
     sequences = await stream.collect()
     choices = []
     reasoning = 0
     for sequence in sequences:
         reason, matched = finish_of(sequence.finish_reason)
-        answer = reader()
+        answer = chat.reader()
         message = message_of(answer.read(sequence.text, ended=True))
         reasoning += thoughts.tokens(sequence.ids, answer.thought)
         choices.append(

@@ -1,0 +1,1 @@
+"""Anthropic's Messages API, over the same conversations as `/v1/chat/completions`."""
