@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from radixlang.messages import unpack_ids
+from radixlang.parsers.tools import CallDelta
+from radixlang.server.anthropic.messages import Blocks, content_of
+from radixlang.server.openai.answer import Part
 
 from .fakes import ByteTokenizer, Live, live
 
@@ -205,6 +209,21 @@ def test_a_call_that_was_cut_off_is_left_out(qwen: Live) -> None:
     assert events(qwen, body)[-2]["delta"]["stop_reason"] == "max_tokens"
 
 
+def test_a_call_is_one_block_whatever_comes_with_its_end() -> None:
+    blocks = Blocks()
+    parts = [
+        Part(calls=[CallDelta(0, "a", "clock", '{"zo')]),
+        Part(content="\n", calls=[CallDelta(0, "a", None, 'ne": "UTC"}'), CallDelta(1, "b", "clock", "{")]),
+        Part(content=" So.", calls=[CallDelta(1, "b", None, "}")]),
+    ]
+    made = content_of([*(event for part in parts for event in blocks.feed(part)), *blocks.close()])
+    assert made == [
+        {"type": "tool_use", "id": "a", "name": "clock", "input": {"zone": "UTC"}},
+        {"type": "tool_use", "id": "b", "name": "clock", "input": {}},
+        {"type": "text", "text": " So."},
+    ]
+
+
 @pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "clock"}])
 def test_forced_calls_are_constrained(qwen: Live, choice: dict[str, Any]) -> None:
     answer = both(qwen, ask(f"[say:{CALL}]", tools=[CLOCK], tool_choice=choice))
@@ -278,6 +297,14 @@ def test_errors_in_the_shape_of_the_api(server: Live) -> None:
     assert refused(server, ask("x", model="other"), 404, PATH + "/count_tokens")["type"] == "not_found_error"
     *_, last = events(server, ask("[mid]"))
     assert last == {"type": "error", "error": {"type": "api_error", "message": "Broke half-way."}}
+
+
+def test_an_aborted_answer_is_an_error() -> None:
+    with live() as server, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(refused, server, ask("[wait]"), 499)
+        server.until(lambda: server.engine.waiting)
+        assert server.post("/abort_request", {"abort_all": True}).status_code == 200
+        assert asked.result()["type"] == "api_error"
 
 
 def test_keys() -> None:

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from radixlang.errors import AbortedError, OverloadedError, RadixLangError
+from radixlang.parsers.tools import CallDelta
 from radixlang.server.anthropic.protocol import CountTokensBody, MessagesBody, chat_body
 from radixlang.server.openai.answer import AnswerReader, Part
 from radixlang.server.openai.chat import Chat, answer_chat, default_variables, render_messages
@@ -125,7 +126,8 @@ async def _events(request: Request, chat: Chat) -> AsyncGenerator[Event, None]:
 class Blocks:
     """Turns what is read of one answer into the events of its content blocks.
 
-    White space alone begins no block: models put it between thoughts, text and calls.
+    White space alone begins no block: models put it between thoughts, text and calls. Text that came in one
+    piece with a call is put before it.
     """
 
     def __init__(self) -> None:
@@ -137,13 +139,19 @@ class Blocks:
         """The events that carry `part`."""
         if part.reasoning and (self._open == ("thinking", 0) or part.reasoning.strip()):
             yield from self._put("thinking", 0, part.reasoning, thinking="", signature="")
+        number = self._open[1] if self._open and self._open[0] == "tool_use" else None
+        # The rest of an open call comes before anything that would close its block.
+        yield from self._calls(call for call in part.calls if call.index == number)
         text = self._space + part.content
         self._space = ""
         if self._open == ("text", 0) or text.strip():
             yield from self._put("text", 0, text, text="")
         else:
             self._space = text
-        for call in part.calls:
+        yield from self._calls(call for call in part.calls if call.index != number)
+
+    def _calls(self, calls: Iterable[CallDelta]) -> Iterator[Event]:
+        for call in calls:
             self._space = ""
             yield from self._put("tool_use", call.index, call.arguments, id=call.id, name=call.name, input={})
 

@@ -7,7 +7,7 @@ ask for something this version cannot do are refused by name. Must not know how 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Annotated, Any, Literal
 
@@ -208,7 +208,7 @@ def conversation(body: CountTokensBody) -> list[Message]:
     return out
 
 
-def _blocks(content: str | list[Block]) -> list[Block]:
+def _blocks(content: str | Sequence[Block]) -> Sequence[Block]:
     return [TextBlock(text=content)] if isinstance(content, str) else content
 
 
@@ -267,7 +267,7 @@ def _user(blocks: list[tuple[str, Block]], names: dict[str, str]) -> Iterator[Me
 
 def _result(path: str, block: ToolResultBlock) -> str | list[dict[str, Any]]:
     texts = []
-    for k, part in enumerate(_blocks(block.content or "")):  # type: ignore[arg-type]
+    for k, part in enumerate(_blocks(block.content or "")):
         if not isinstance(part, TextBlock):
             raise _misplaced(f"{path}.content[{k}]", part, "")
         texts.append(part.text)
@@ -282,7 +282,7 @@ def _misplaced(path: str, block: Block, where: str) -> RequestError:
 
 
 def _tools(tools: list[CustomTool]) -> list[dict[str, Any]]:
-    names = [tool.name for tool in tools]
+    names: set[str] = set()
     out = []
     for i, tool in enumerate(tools):
         if tool.type not in (None, "custom"):
@@ -292,8 +292,9 @@ def _tools(tools: list[CustomTool]) -> list[dict[str, Any]]:
             )
         if tool.input_schema is None or tool.input_schema.get("type", "object") != "object":
             raise RequestError(f'tools[{i}].input_schema must be a JSON schema of type "object".', "tools")
-        if tool.name in names[:i]:
+        if tool.name in names:
             raise RequestError(f"tools[{i}].name {tool.name!r} is taken: each tool needs its own name.", "tools")
+        names.add(tool.name)
         function: dict[str, Any] = {"name": tool.name, "parameters": tool.input_schema}
         if tool.description is not None:
             function["description"] = tool.description
