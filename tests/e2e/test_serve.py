@@ -409,3 +409,17 @@ def test_port_in_use_is_found_before_the_model_loads(smollm2_path):
     assert str(port) in result.stderr
     assert "Traceback" not in result.stderr
     assert time.monotonic() - began < 20
+
+
+def test_the_cache_and_the_requests_can_be_looked_at(server):
+    prompt = "The lighthouse keeper counted ships, and wrote their names into a long book. " * 3
+    body = {"text": prompt, "sampling_params": {"max_new_tokens": 8, "temperature": 0}}
+    for _ in range(2):
+        assert httpx.post(server.url + "/generate", json=body, timeout=60).status_code == 200
+    view = httpx.get(server.url + "/cache_tree").json()
+    run = max(view["runs"], key=lambda run: run.get("text", "").startswith("The lighthouse keeper"))
+    assert run["text"].startswith("The lighthouse keeper counted ships")
+    assert run["hits"] >= 1
+    assert run["pages"] * view["page_size"] == run["tokens"]
+    assert httpx.get(server.url + "/requests").json()["num_waiting"] == 0
+    assert "<title>RadixLang</title>" in httpx.get(server.url + "/ui").text

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from radixlang.cache.tiers import WRITE_POLICIES
-from radixlang.scheduler import POLICIES
+from radixlang.scheduler import POLICIES, SchedulerLimits
 from radixlang.scheduler.lower_tiers import PREFETCH_POLICIES
 from tests.scheduler.driver import random_program
 from tests.scheduler.test_random import Optimist, random_limits
@@ -47,6 +47,16 @@ def run(seed: int, kept: dict[bytes, np.ndarray] | None, policy: str, requests: 
             driver.seen["from host"] += meta.cached_host
             driver.seen["from storage"] += meta.cached_storage
     return driver
+
+
+def test_onlookers_are_told_what_is_in_host_memory_too() -> None:
+    limits = SchedulerLimits(num_pages=41, page_size=2, context_length=100, max_running_requests=4)
+    driver = TieredDriver(limits, 1, slots=64, kept=None, seed=0, policy="write_through")
+    driver.add("a", [1, 2, 3, 4, 5, 6], max_new_tokens=4)
+    driver.finish()
+    runs = driver.scheduler.cache_tree(limit=50)["runs"]
+    assert any(runs["copied"])
+    assert not runs["copied"][0]  # the root
 
 
 @pytest.mark.parametrize("policy", WRITE_POLICIES)
