@@ -96,8 +96,9 @@ def load_rows(soak: Soak, before: dict[str, Any], after: dict[str, Any], seconds
     for name in SHORT:
         yield name, f"{counts[name]:,}", "> 0", counts[name] > 0
     ended, cut = grown("num_aborted_requests_total"), sum(counts[name] for name in SHORT)
-    # The last tokens of some were on their way already.
+    late = grown("num_late_aborts_total")
     yield "… of which the engine stopped working on", f"{ended:,}", f"≥ {0.8 * cut:,.0f}", ended >= 0.8 * cut
+    yield "… late", f"{late:,}", f"{cut} {ended+late}", ended + late >= cut
     yield "pauses: all pages back, flushed, all rows used", f"{counts['flushes']}", "> 0", counts["flushes"] > 0
     failed = sum(soak.failures.values())
     yield "requests that failed", f"{failed}", "0", not failed

@@ -36,6 +36,11 @@ class Fetch(NamedTuple):
     match: Match
     load: Load
 
+    @property
+    def wanted(self) -> bool:
+        """Its request has not ended meanwhile: it will need a row, and further pages."""
+        return self.request.state is not State.ENDED
+
     def missing(self, expected: int) -> int:
         """Pages that the request will need beside these, if it needs `expected` in all."""
         return max(0, expected - len(self.match.pages) - len(self.load))
@@ -159,13 +164,11 @@ class HostAndStorage:
         return self._tiers.busy
 
     def arrived(self, request: Request, now: float) -> None:
-        tokens = request.tokens.view()
-        request.page_keys = self._tiers.keys(tokens, request.namespace)
+        here = self._pages.found(request)
+        request.page_keys = self._tiers.keys(request.tokens.view(), request.namespace, self._tiers.known(here))
         if self._tiers.threads is None:
             return
-        cap = request.match_cap
-        have = self._pages.tree.match_length(tokens[:cap], request.namespace) // self._pages.size
-        keys = request.page_keys[have : cap // self._pages.size]
+        keys = request.page_keys[len(here) : request.match_cap // self._pages.size]
         prefetch = self._tiers.prefetch(keys)
         if prefetch is None:
             return
@@ -225,7 +228,7 @@ class HostAndStorage:
         else:
             self._pages.pool.free(load.pages)
         self._pages.unmatch(match)
-        if request.state is not State.ENDED:
+        if fetch.wanted:
             size = self._pages.size
             storage = load.from_storage * size
             self._fetched[request.rid] = (len(load) * size - storage, storage) if load.worked else (0, 0)
@@ -242,7 +245,7 @@ class HostAndStorage:
         return self._tiers.transfers(rows)
 
     def to_come(self, expected: Callable[[Request], int]) -> int:
-        return sum(fetch.missing(expected(fetch.request)) for fetch in self.fetches)
+        return sum(fetch.missing(expected(fetch.request)) for fetch in self.fetches if fetch.wanted)
 
     def reset(self) -> None:
         self._tiers.reset()
@@ -276,7 +279,7 @@ class HostAndStorage:
     def check(self) -> None:
         self._tiers.check()
         for fetch in self.fetches:
-            assert fetch.request.state is State.ENDED or PAGES in fetch.request.waits
+            assert not fetch.wanted or PAGES in fetch.request.waits
 
     def close(self) -> None:
         self._tiers.close()

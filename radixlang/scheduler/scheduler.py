@@ -130,6 +130,7 @@ class Scheduler:
         """End the request wherever it is; unknown ids are ignored. `message` None: nobody waits for an ending."""
         request = self._requests.get(rid)
         if request is None:
+            self.totals.num_late_aborts += 1
             return None
         self._end(request)
         self.totals.num_aborted_requests += 1
@@ -401,7 +402,7 @@ class Scheduler:
         admitted: list[Request] = []
         hopeless: list[Request] = []
         for request in self._policy(self._queue, self._pages.tree):
-            rows = self._rows.available - len(self._lower.fetches)
+            rows = self._rows.available - sum(fetch.wanted for fetch in self._lower.fetches)
             if rows <= 0 or self._budget <= 0 or len(admitted) == self.limits.prefill_max_requests:
                 break
             if request.waits:
