@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 from radixlang.cache import Match
 from radixlang.cache.tiers import Load, Prefetch, Tiers
 from radixlang.plan import Transfer
+from radixlang.scheduler.limits import SchedulerLimits
 from radixlang.scheduler.pages import Pages
 from radixlang.scheduler.request import Request, State
 
@@ -147,11 +148,13 @@ class DeviceOnly:
 class HostAndStorage:
     """Host memory, and storage if `tiers` has one."""
 
-    def __init__(self, tiers: Tiers, pages: Pages, policy: str = "timeout") -> None:
-        assert policy in PREFETCH_POLICIES, policy
+    def __init__(self, tiers: Tiers, pages: Pages, limits: SchedulerLimits) -> None:
+        assert limits.prefetch in PREFETCH_POLICIES, limits.prefetch
         self._tiers = tiers
         self._pages = pages
-        self._policy = policy
+        self._policy = limits.prefetch
+        self.least = max(1, limits.pages_for(limits.least_load))
+        """pages that are worth the wait"""
         self._prefetches: dict[str, tuple[Request, Prefetch, float]] = {}
         """by request id, until it is admitted or ends: what is read for it, and until when it waits"""
         self.fetches: list[Fetch] = []
@@ -169,7 +172,7 @@ class HostAndStorage:
         if self._tiers.threads is None:
             return
         keys = request.page_keys[len(here) : request.match_cap // self._pages.size]
-        prefetch = self._tiers.prefetch(keys)
+        prefetch = self._tiers.prefetch(keys, self.least)
         if prefetch is None:
             return
         until = {
@@ -209,7 +212,7 @@ class HostAndStorage:
         size, first = self._pages.size, len(match.pages)
         tokens = request.tokens.view()[: cap - cap % size]
         keys = self._tiers.keys(tokens, request.namespace, request.page_keys[: cap // size])
-        load = self._tiers.ahead(keys[first:], self._pages.available)
+        load = self._tiers.ahead(keys[first:], self._pages.available, self.least)
         if load is None:
             return False
         pages = self._pages.take(len(load))

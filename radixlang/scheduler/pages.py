@@ -20,7 +20,6 @@ from radixlang.scheduler.pins import Pins
 from radixlang.scheduler.request import Request
 from radixlang.scheduler.rows import Rows
 
-
 _NO_PAGES: Ints = np.zeros(0, np.int32)
 
 

@@ -74,7 +74,7 @@ class Scheduler:
         self._pages = Pages(limits, self._rows, tiers)
         self._lower: LowerTiers = DeviceOnly()
         if tiers is not None:
-            self._lower = HostAndStorage(tiers, self._pages, limits.prefetch)
+            self._lower = HostAndStorage(tiers, self._pages, limits)
         self._ratio = NewTokenRatio(limits.conservativeness)
         self._rates = Rates(time.time() if now is None else now)
         self._filling: dict[int, Request] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from tests.scheduler.tiered import TieredDriver
 def run(seed: int, kept: dict[bytes, np.ndarray] | None, policy: str, requests: int = 24) -> TieredDriver:
     rng = random.Random(seed)
     limits = random_limits(rng, rng.choice([1, 1, 4, 16]), rng.choice(POLICIES.names()))
-    limits = replace(limits, radix_cache=True, prefetch=rng.choice(PREFETCH_POLICIES))
+    limits = replace(limits, radix_cache=True, prefetch=rng.choice(PREFETCH_POLICIES), least_load=3 * (seed % 4))
     faults = rng.random() < 0.25
     driver = TieredDriver(
         limits,
@@ -81,9 +82,9 @@ NEVER, NOW = 0.5, 0.95
 """storage that does not answer, or does at once"""
 
 
-def waiting_driver() -> TieredDriver:
+def waiting_driver(**more: Any) -> TieredDriver:
     """Twenty tokens of a prompt are in host memory and in storage."""
-    limits = SchedulerLimits(num_pages=17, page_size=4, context_length=64, max_running_requests=4)
+    limits = SchedulerLimits(num_pages=17, page_size=4, context_length=64, max_running_requests=4, **more)
     driver = TieredDriver(limits, 1, slots=32, kept={}, seed=0)
     driver.executor.copies.rng = Same(SOON)
     driver.tiers.threads.rng = Same(NOW)
@@ -171,3 +172,17 @@ def test_aborted_while_it_waits_for_host_memory() -> None:
     driver.finish()
     driver.judge_all()
     assert driver.outcomes["b"].metas[0].cached_storage == len(PROMPT) // 4 * 4
+
+
+@pytest.mark.parametrize(("least", "loaded"), [(20, True), (21, False)])
+def test_few_tokens_are_computed_and_not_waited_for(least: int, loaded: bool) -> None:
+    driver = waiting_driver(least_load=least)
+    for where in ("host", "storage"):
+        driver.add(where, PROMPT)
+        assert bool(driver.scheduler.request(where).waits) == (loaded and where == "storage")
+        driver.finish()
+        (meta,) = driver.outcomes[where].metas[:1]
+        assert getattr(meta, f"cached_{where}") == (20 if loaded else 0)
+        driver.scheduler._pages.flush()
+        driver.tiers.host.clear()
+    driver.judge_all()

@@ -261,10 +261,11 @@ class Tiers:
 
     # ---- from host memory to the device ----
 
-    def ahead(self, keys: Sequence[bytes], most: int) -> Load | None:
-        """The first of `keys` that host memory has, at most `most`, held for a load; None when it has none."""
+    def ahead(self, keys: Sequence[bytes], most: int, least: int = 1) -> Load | None:
+        """The first of `keys` that host memory has, at most `most`, held for a load; None when these are less than
+        `least`."""
         count = self.host.find(keys[:most])
-        if not count:
+        if count < least:
             return None
         held = [page for page in map(self.host.get, keys[:count]) if page is not None]
         self.host.hold(held)
@@ -284,9 +285,9 @@ class Tiers:
 
     # ---- from storage to host memory ----
 
-    def prefetch(self, keys: list[bytes]) -> Prefetch | None:
-        """Look for `keys` in storage as far as host memory lacks them; None when there is nothing to look for."""
-        if self.threads is None or self.host.find(keys) == len(keys):
+    def prefetch(self, keys: list[bytes], least: int = 1) -> Prefetch | None:
+        """Look for `keys` in storage as far as host memory lacks them; None when it lacks less than `least`."""
+        if self.threads is None or len(keys) - self.host.find(keys) < least:
             return None
         prefetch = Prefetch(keys)
         self._prefetches[prefetch] = None
