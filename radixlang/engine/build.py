@@ -39,8 +39,8 @@ def default_chunk(shape: EngineShape) -> int:
 
 def least_load(shape: EngineShape) -> int:
     """Tokens from which on a prefix is fetched from host memory or storage. An accelerator's step reads all weights
-    and computes about as many tokens beside that for nothing; on a CPU every token has its price, and a single page
-    is worth the step that its request waits for it (benchmarks/RESULTS.md)."""
+    and computes about as many tokens beside that for nothing; on a CPU every token has its price
+    (benchmarks/load_sizes.py)."""
     return 0 if shape.device.startswith("cpu") else 64
 
 

@@ -49,7 +49,7 @@ class SchedulerLimits:
     prefetch: str = "timeout"
     """how long a request waits for storage: see `lower_tiers.PREFETCH_POLICIES`"""
     least_load: int = 0
-    """tokens; what lower tiers have of a prefix is computed when it is less: getting it costs the request a step"""
+    """tokens; what lower tiers have of a prefix is computed when it is less: a fetch costs its request a step"""
     encoder: bool = False
     """the model attends both ways and only embeds: a prompt is computed in one grant, nothing is cached"""
 
