@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
+import functools
 import json
 import logging
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = Path(os.environ.get("RADIXLANG_SHARED", ROOT.parent / "shared"))
+
+
+POOL = 8192
+"""tokens of KV for a real model; by itself it takes gigabytes, and a start waits for seconds until it has them"""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -53,7 +60,9 @@ def _model(name: str) -> Path:
     from radixlang.hub_files import resolve_model_path
 
     try:
-        return Path(resolve_model_path(name))
+        with (Path(tempfile.gettempdir()) / f"radixlang-tests-{os.getuid()}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # processes that run the tests together would all fetch it
+            return Path(resolve_model_path(name))
     except RadixLangError as error:
         pytest.skip(f"model {name} is not to be had here: {error}")
 
@@ -78,6 +87,14 @@ def minilm_path() -> Path:
     return _model("all-minilm-l6-v2")
 
 
+@functools.cache
+def real_tokenizer(path: str | Path) -> Any:
+    """A packaged model's tokenizer, read once: Gemma's takes seconds."""
+    from radixlang.text.tokenizer import load_tokenizer
+
+    return load_tokenizer(path)
+
+
 def reference(name: str) -> dict[str, Any]:
     """`reference.json` of a model folder in the shared data."""
     path = SHARED / "data" / name / "reference.json"
@@ -96,5 +113,5 @@ def smollm2_engine(smollm2_path: Path) -> Iterator[Any]:
     """The real model in this process, shared by all tests that run programs on it."""
     from radixlang.llm import Engine
 
-    with Engine(str(smollm2_path), inline=True, dtype="float32") as engine:
+    with Engine(str(smollm2_path), inline=True, dtype="float32", max_total_tokens=POOL) as engine:
         yield engine

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from radixlang.cli import bench, chat, generate, main, serve, simulate, trace
+from radixlang.cli import bench, chat, generate, main, serve, simulate, top, trace
 from radixlang.cli.parser import unavailable_feature
 from radixlang.config import flat_names
 from radixlang.sampling_params import SamplingParams
@@ -62,7 +62,7 @@ def test_links_resolve(page: Path) -> None:
 def test_flags_exist(page: Path) -> None:
     known = set(OTHER_FLAGS)
     benchmarks = [parser() for parser, _ in bench.BENCHMARKS.values()]
-    commands = [module.build_parser() for module in (serve, chat, generate, trace, simulate)]
+    commands = [module.build_parser() for module in (serve, chat, generate, top, trace, simulate)]
     for parser in (*commands, *benchmarks):
         known |= set(parser._option_string_actions)
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", page.read_text()))

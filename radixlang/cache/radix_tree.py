@@ -162,6 +162,11 @@ class RadixTree:
         """Uses of the tree so far; a node made from now on has a larger `created`."""
         return self._clock
 
+    @property
+    def nodes(self) -> int:
+        """Runs in the tree; roots are none."""
+        return self._nodes
+
     def root(self, namespace: str) -> TreeNode:
         """The namespace's root, made when it is new."""
         root = self._roots.get(namespace)

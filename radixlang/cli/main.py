@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("radixlang.cli.serve", "start the HTTP server"),
     "chat": ("radixlang.cli.chat", "talk to a model in the terminal"),
     "generate": ("radixlang.cli.generate", "continue one prompt and print the text"),
+    "top": ("radixlang.cli.top", "show what a running server does"),
     "trace": ("radixlang.cli.trace", "run a file of programs and write a page that shows what they did"),
     "bench": (
         "radixlang.cli.bench",
@@ -41,7 +42,7 @@ def usage() -> str:
         "An engine for structured language-model programs.\n\n"
         f"commands:\n{lines}\n\n"
         "`radixlang COMMAND --help` lists the options of a command.\n"
-        "First steps: `radixlang chat`, or `radixlang serve` and http://127.0.0.1:30000/docs"
+        "First steps: `radixlang chat`, or `radixlang serve` and http://127.0.0.1:30000/ui"
     )
 
 

@@ -29,8 +29,9 @@ UNAVAILABLE: dict[str, tuple[str, ...]] = {
         ),
         *("--rl-quant-profile", "--fp8-gemm-backend", "--fp4-gemm-backend", "--bf16-gemm-backend", "--gptq-"),
     ),
-    "hierarchical caching": (
-        *("--enable-hierarchical-cache", "--enable-hicache", "--hicache-", "--enable-lmcache"),
+    "this part of hierarchical caching": (
+        *("--hicache-io-backend", "--hicache-mem-layout", "--hicache-host-memory-"),
+        "--enable-lmcache",
         *("--enable-flexkv", "--enable-hisparse", "--radix-cache-backend", "--kv-events-config"),
     ),
     "prefill/decode disaggregation": (

@@ -85,6 +85,8 @@ class EngineLoop:
             "flush_cache": self._flush_cache,
             "server_info": self._server_info,
             "cache_stats": self._server_info,
+            "cache_tree": self.scheduler.cache_tree,
+            "requests": self.scheduler.overview,
             "pins": self.scheduler.pins,
             "unpin": self.scheduler.unpin,
             "start_profile": self._start_profile,

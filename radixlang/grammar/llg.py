@@ -287,6 +287,9 @@ class LlguidanceState:
     def forced(self) -> list[int]:
         if self._ended or self._matcher.is_stopped():
             return []
+        if not self._matcher.compute_ff_bytes():  # hardly costs anything, unlike tokens
+            self._check()
+            return []
         tokens = self._matcher.compute_ff_tokens()
         self._check()
         return tokens

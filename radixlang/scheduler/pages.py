@@ -10,10 +10,13 @@ told what enters and leaves the tree. Must not know policies.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from radixlang.cache import Insertion, Match, PagePool, TreeNode, make_cache
 from radixlang.cache.tiers import Tiers
+from radixlang.cache.view import tree_view
 from radixlang.plan import Ints
 from radixlang.scheduler.limits import SchedulerLimits
 from radixlang.scheduler.pins import Pins
@@ -179,6 +182,10 @@ class Pages:
         if request.pin is not None:
             match = self.tree.match_prefix(request.tokens.view(), request.namespace, request.priority)
             self.pins.keep(request.pin.name, match.node, request.pin.seconds)
+
+    def view(self, **options: Any) -> dict[str, Any]:
+        """A picture of the tree; `options` and the answer are those of `tree_view`."""
+        return tree_view(self.tree, copied=self._tiers.copied if self._tiers is not None else None, **options)
 
     def begin_step(self) -> None:
         """The last plan is sealed: duplicates it still used may be handed out, what it writes may be copied."""

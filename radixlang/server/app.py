@@ -17,7 +17,7 @@ from starlette.routing import Route as StarletteRoute
 from radixlang import __version__
 from radixlang.config import Config
 from radixlang.errors import NotFoundError, RequestError
-from radixlang.server import admin, native, parsed, pins, profiling, tokens
+from radixlang.server import admin, looking, native, parsed, pins, profiling, tokens
 from radixlang.server.front import Front
 from radixlang.server.hub import Hub
 from radixlang.server.openai import chat, completions, embeddings, models, protocol
@@ -43,7 +43,7 @@ async def _docs(server: Server, request: Request, body: None) -> Response:
 
 
 async def _root(server: Server, request: Request, body: None) -> Response:
-    return json_response({"name": "radixlang", "version": __version__, "docs": "/docs"})
+    return json_response({"name": "radixlang", "version": __version__, "docs": "/docs", "ui": "/ui"})
 
 
 def _description(server: Server) -> dict[str, Any]:
@@ -81,6 +81,8 @@ ROUTES: list[Route] = [
     Route("/get_server_info", _GET, admin.server_info, "Older name of /server_info."),
     Route("/v1/loads", _GET, admin.loads, "How busy the engine is."),
     Route("/metrics", _GET, admin.metrics, "Prometheus metrics.", answer=_TEXT),
+    Route("/cache_tree", _GET, looking.cache_tree, "The prefix cache as a tree.", query=looking.QUERY, admin=True),
+    Route("/requests", _GET, looking.requests, "The requests that run and those that wait.", admin=True),
     Route(
         "/flush_cache",
         _GET + _POST,
@@ -116,6 +118,7 @@ ROUTES: list[Route] = [
     ),
     Route("/stop_profile", _GET + _POST, profiling.stop_profile, "Write the trace.", admin=True),
     Route("/openapi.json", _GET, _openapi_json, "This description."),
+    Route("/ui", _GET, looking.ui, "A page to look at the server and to try it.", answer=_HTML),
     Route("/docs", _GET, _docs, "A page of all routes.", answer=_HTML),
     Route("/", _GET, _root, "Which server this is."),
 ]
@@ -123,7 +126,7 @@ ROUTES: list[Route] = [
 
 def create_app(hub: Hub, config: Config) -> Starlette:
     """The ASGI application over a connected hub."""
-    server = Server(hub, config)
+    server = Server(hub, config, looking.Glances(hub))
     routes = [StarletteRoute(route.path, Endpoint(route, server), methods=list(route.methods)) for route in ROUTES]
     front = Middleware(Front, config.server, ROUTES, hub.metrics, not config.log.disable_access_log)
     return Starlette(

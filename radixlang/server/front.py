@@ -24,14 +24,14 @@ access = get_logger("radixlang.access")
 
 _METHODS = "GET, POST, PUT, OPTIONS"
 _HEADERS = ("authorization", "content-type", "x-request-id")
-_QUIET = ("/health", "/health_generate", "/ready", "/metrics")
+_QUIET = ("/health", "/health_generate", "/ready", "/metrics", "/cache_tree", "/requests")
 
 
 class Keys:
     """Who may call what.
 
-    Open to all: OPTIONS and paths beginning with /health, /ready, /metrics. With an admin key, control routes
-    take only that and the others only the API key.
+    Open to all: OPTIONS, paths beginning with /health, /ready, /metrics, and /ui, which holds no data. With an
+    admin key, control routes take only that and the others only the API key.
     """
 
     def __init__(self, config: ServerConfig, admin_paths: frozenset[str]) -> None:
@@ -43,7 +43,7 @@ class Keys:
         """Raises:
         UnauthorizedError: the key is missing or another.
         """
-        if method == "OPTIONS" or path.startswith(("/health", "/ready", "/metrics")):
+        if method == "OPTIONS" or path.startswith(("/health", "/ready", "/metrics")) or path.rstrip("/") == "/ui":
             return
         wanted = self._admin_key if self._admin_key and path in self._admin_paths else self._key
         if not wanted:

@@ -61,6 +61,12 @@ def namespace_of(extra_key: str | None, cache_salt: str | None) -> str:
     return f"{len(extra_key)}:{extra_key}{cache_salt or ''}"
 
 
+def namespace_parts(namespace: str) -> tuple[str, str]:
+    """(extra_key, cache_salt) that `namespace_of` made the name of."""
+    size, _, rest = namespace.partition(":")
+    return rest[: int(size or 0)], rest[int(size or 0) :]
+
+
 class TokenLogprobs:
     """Log-probabilities of a run of tokens, one list per column.
 

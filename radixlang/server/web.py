@@ -22,6 +22,7 @@ from radixlang.log import get_logger
 
 if TYPE_CHECKING:
     from radixlang.server.hub import Hub
+    from radixlang.server.looking import Glances
 
 log = get_logger(__name__)
 T = TypeVar("T")
@@ -61,6 +62,7 @@ class Server:
 
     hub: Hub
     config: Config
+    glances: Glances
 
     def check_model(self, name: str | None) -> str:
         """The name answers carry; `default` and the path stand for the one model.

@@ -72,7 +72,7 @@ def test_serve_help_lists_every_option(capsys: pytest.CaptureFixture[str]) -> No
         (["serve", "--lora-paths", "a=b"], "--lora-paths is known from SGLang (LoRA adapters) but not available"),
         (["serve", "--speculative-algorithm=EAGLE"], "speculative decoding"),
         (["serve", "--quantization", "fp8"], "quantised checkpoints"),
-        (["serve", "--enable-hierarchical-cache"], "hierarchical caching"),
+        (["serve", "--enable-lmcache"], "hierarchical caching"),
         (["serve", "--disaggregation-mode", "prefill"], "disaggregation"),
         (["serve", "--port", "abc"], "--port: invalid int value: 'abc'"),
         (["serve", "--port"], "--port: expected one argument"),
@@ -178,8 +178,8 @@ def test_no_built_flag_is_called_unavailable() -> None:
     known = {option for option in build_parser()._option_string_actions if option.startswith("--")}
     listed = {flag for flags in UNAVAILABLE.values() for flag in flags}
     assert not known & listed
-    assert unavailable_feature("--hicache-ratio=2") == "hierarchical caching"
-    assert unavailable_feature("--hicacheratio") is None
+    assert unavailable_feature("--lora-paths=2") == "LoRA adapters"
+    assert unavailable_feature("--lorapaths") is None
 
 
 def test_the_package_runs_as_a_module() -> None:

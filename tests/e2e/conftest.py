@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import POOL
+
 READY = re.compile(r"ready in .*: (http://\S+) serves")
 
 
@@ -22,9 +24,11 @@ class Server:
 
     def __init__(self, model: Path | str, *flags: str, log: Path, wait: bool = True) -> None:
         self._log = log
+        command = [sys.executable, "-m", "radixlang.launch_server", "--model-path", str(model), "--port", "0"]
+        command += ["--max-total-tokens", str(POOL), *flags]
         self._file = log.open("w")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "radixlang.launch_server", "--model-path", str(model), "--port", "0", *flags],
+            command,
             stdout=self._file,
             stderr=subprocess.STDOUT,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},

@@ -51,6 +51,14 @@ def wait_idle(server, timeout=20):
     raise AssertionError(f"not idle: {info}")
 
 
+def wait_busy(server, timeout=20):
+    """Until a request runs: how long it takes to arrive depends on what else the machine does."""
+    deadline = time.monotonic() + timeout
+    while httpx.get(server.url + "/get_server_info").json()["internal_states"][0]["num_running_reqs"] == 0:
+        assert time.monotonic() < deadline, "no request has arrived"
+        time.sleep(0.02)
+
+
 def test_chat(client):
     answer = client.chat.completions.create(model="smol", messages=QUESTION, temperature=0, max_tokens=40)
     assert "Paris" in answer.choices[0].message.content
@@ -266,7 +274,7 @@ def test_sigterm_drains(smollm2_path, tmp_path):
 
     thread = threading.Thread(target=ask)
     thread.start()
-    time.sleep(0.5)
+    wait_busy(running)
     code = running.stop()
     thread.join()
     assert code == 0, running.output
@@ -288,7 +296,7 @@ def test_a_dead_engine_ends_the_server(smollm2_path, tmp_path):
 
     thread = threading.Thread(target=ask)
     thread.start()
-    time.sleep(0.5)
+    wait_busy(running)
     os.kill(children[0], signal.SIGKILL)
     thread.join(15)
     assert not thread.is_alive()
@@ -401,3 +409,17 @@ def test_port_in_use_is_found_before_the_model_loads(smollm2_path):
     assert str(port) in result.stderr
     assert "Traceback" not in result.stderr
     assert time.monotonic() - began < 20
+
+
+def test_the_cache_and_the_requests_can_be_looked_at(server):
+    prompt = "The lighthouse keeper counted ships, and wrote their names into a long book. " * 3
+    body = {"text": prompt, "sampling_params": {"max_new_tokens": 8, "temperature": 0}}
+    for _ in range(2):
+        assert httpx.post(server.url + "/generate", json=body, timeout=60).status_code == 200
+    view = httpx.get(server.url + "/cache_tree").json()
+    run = max(view["runs"], key=lambda run: run.get("text", "").startswith("The lighthouse keeper"))
+    assert run["text"].startswith("The lighthouse keeper counted ships")
+    assert run["hits"] >= 1
+    assert run["pages"] * view["page_size"] == run["tokens"]
+    assert httpx.get(server.url + "/requests").json()["num_waiting"] == 0
+    assert "<title>RadixLang</title>" in httpx.get(server.url + "/ui").text

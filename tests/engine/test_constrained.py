@@ -6,6 +6,7 @@ import json
 import random
 import re
 import threading
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -19,6 +20,15 @@ from radixlang.sampling.noise import uniforms
 from radixlang.sampling_params import SamplingParams
 from radixlang.scheduler.arrivals import mixed_seed
 from tests.engine.text_model import WIDTH, make_text_model
+
+
+@pytest.fixture(autouse=True, scope="module")
+def drafts_in_any_company() -> Iterator[None]:
+    """Whatever runs beside: the more turns a text takes, the more can go wrong."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("radixlang.scheduler.scheduler.DRAFTING", 1000)
+        yield
+
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")

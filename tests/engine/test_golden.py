@@ -44,9 +44,9 @@ def naive(model, prompt, new=NEW):
     ids, margin = list(prompt), 1e9
     with torch.inference_mode():
         for _ in range(new):
-            best = model(torch.tensor([ids])).logits[0, -1].topk(2).values
-            margin = min(margin, float(best[0] - best[1]))
-            ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
+            values, best = model(torch.tensor([ids])).logits[0, -1].topk(2)
+            margin = min(margin, float(values[0] - values[1]))
+            ids.append(int(best[0]))
     return ids[len(prompt) :], margin
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from radixlang.llm import Engine
-from tests.conftest import reference
+from tests.conftest import POOL, reference
 
 #: of log-probabilities; 16-bit activations keep the text but not the fourth digit
 TOLERANCE = {"float32": 1e-3, "auto": 1e-2}
@@ -48,19 +48,18 @@ def compare(case, out, new, tolerance):
     assert prompt[1:] == pytest.approx(case["prompt_logprobs"][1:], abs=tolerance)
 
 
-def test_text_in_and_text_out(smollm2_path):
-    data = reference("smollm2")
-    with Engine(str(smollm2_path), inline=True, dtype="float32") as engine:
-        for case in data["cases"][:4]:
-            assert engine.tokenizer.encode(case["prompt_text"], add_special_tokens=False) == case["prompt_ids"]
-            out = engine.generate(
-                case["prompt_text"], {"temperature": 0, "max_new_tokens": 24, "ignore_eos": True}
-            )
-            assert out["output_ids"] == case["greedy_ids"][:24]
+def test_text_in_and_text_out(smollm2_engine):
+    for case in reference("smollm2")["cases"][:4]:
+        ids = smollm2_engine.tokenizer.encode(case["prompt_text"], add_special_tokens=False)
+        assert ids == case["prompt_ids"]
+        out = smollm2_engine.generate(
+            case["prompt_text"], {"temperature": 0, "max_new_tokens": 24, "ignore_eos": True}
+        )
+        assert out["output_ids"] == case["greedy_ids"][:24]
 
 
 def test_smollm2_default_mode(smollm2_path):
-    with Engine(str(smollm2_path), inline=True) as engine:
+    with Engine(str(smollm2_path), inline=True, max_total_tokens=POOL) as engine:
         check(engine, reference("smollm2")["cases"][:6], 32)
 
 

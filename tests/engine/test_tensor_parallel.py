@@ -50,7 +50,7 @@ def run(folder, **options):
     return out, info, pids
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [pytest.param("llama", marks=pytest.mark.slow), *list(CASES)[1:]])
 def test_the_same_text_as_on_one_device(case, tmp_path):
     size, *what = CASES[case]
     make(*what, tmp_path)

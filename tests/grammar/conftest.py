@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from radixlang.grammar.vocabulary import Vocabulary
+from tests.conftest import real_tokenizer
 
 
 @pytest.fixture(scope="session")
 def tokenizer(smollm2_path):
-    from radixlang.text.tokenizer import load_tokenizer
-
-    return load_tokenizer(str(smollm2_path))
+    return real_tokenizer(smollm2_path)
 
 
 @pytest.fixture(scope="session")
@@ -21,16 +21,12 @@ def vocabulary(tokenizer) -> Vocabulary:
 
 @pytest.fixture(scope="session")
 def gemma(gemma3_path) -> Vocabulary:
-    from radixlang.text.tokenizer import load_tokenizer
-
-    return Vocabulary.of(load_tokenizer(str(gemma3_path)))
+    return Vocabulary.of(real_tokenizer(gemma3_path))
 
 
 @pytest.fixture(scope="session")
 def qwen(qwen_path) -> Vocabulary:
-    from radixlang.text.tokenizer import load_tokenizer
-
-    return Vocabulary.of(load_tokenizer(str(qwen_path)))
+    return Vocabulary.of(real_tokenizer(qwen_path))
 
 
 def small_vocabulary(*tokens: str | bytes) -> Vocabulary:
@@ -49,8 +45,11 @@ def small_vocabulary(*tokens: str | bytes) -> Vocabulary:
     return Vocabulary([*words, b"</s>"], (len(words),), encode)
 
 
-def allowed(mask) -> set[int]:
-    """The tokens of a mask."""
-    import numpy as np
+def bits(mask: np.ndarray) -> np.ndarray:
+    """For each token, uint8: whether a mask allows it."""
+    return np.unpackbits(mask.view(np.uint8), bitorder="little")
 
-    return set(np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist())
+
+def allowed(mask: np.ndarray) -> set[int]:
+    """The tokens of a mask."""
+    return set(np.flatnonzero(bits(mask)).tolist())

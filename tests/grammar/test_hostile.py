@@ -33,7 +33,7 @@ def test_is_refused_with_a_sentence_or_stays_within_its_budget(manager, vocabula
         grammar = manager.get(GrammarSpec(kind, text)).result()
     except GrammarError as error:
         refused = str(error)
-    assert time.process_time() - began < 4, "twice the budget, for slow machines"
+    assert time.process_time() - began < 8, "four times the budget: slow machines, and neighbours on the same core"
     if grammar is None:
         assert refused.endswith(".")
         assert len(refused) > 20

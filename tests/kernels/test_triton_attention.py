@@ -97,8 +97,7 @@ def check(
     torch.testing.assert_close(out.float(), expected.float(), atol=tolerance, rtol=tolerance)
 
 
-@pytest.mark.parametrize("splits", [1, 4])
-@pytest.mark.parametrize("page", [1, 7, 16, 128])
+@pytest.mark.parametrize(("page", "splits"), [(1, 1), (7, 4), (16, 1), (16, 4), (128, 4)])
 def test_decode_page_sizes(page: int, splits: int) -> None:
     inputs = make([1, 1, 1], [1, 37, 130], heads=4, kv_heads=2, dim=64, page=page)
     check(inputs, splits=splits)
@@ -109,11 +108,11 @@ def test_decode_head_groups(heads: int, kv_heads: int) -> None:
     check(make([1, 1], [19, 50], heads=heads, kv_heads=kv_heads, dim=64, page=16), splits=2)
 
 
-@pytest.mark.parametrize("splits", [1, 2, 4])
+@pytest.mark.parametrize("splits", [1, 2, 4] if DEVICE == "cuda" else [1, 3])
 @pytest.mark.parametrize(("heads", "kv_heads", "pack"), [(8, 4, 2), (16, 8, 8), (12, 6, 4), (5, 5, 8), (32, 4, 4)])
 def test_several_kv_heads_a_tile(heads: int, kv_heads: int, pack: int, splits: int) -> None:
     """Also where fewer heads than asked for divide, or fit into the tile's rows."""
-    for page in (1, 7, 16):
+    for page in (1, 7, 16) if DEVICE == "cuda" else (7,):
         inputs = make([1, 1, 1], [1, 37, 130], heads=heads, kv_heads=kv_heads, dim=64, page=page)
         check(inputs, splits=splits, block=32, pack=pack)
     check(inputs, splits=splits, block=32, pack=pack, window=20, sinks=torch.linspace(-3.0, 4.0, heads).to(DEVICE))
@@ -133,7 +132,7 @@ def test_half_precision(dtype: torch.dtype) -> None:
     check(make([11, 1], [40, 70], heads=8, kv_heads=2, dim=64, page=16, dtype=dtype), scale=0.125)
 
 
-@pytest.mark.parametrize("window", [1, 5, 16, 33, 1000])
+@pytest.mark.parametrize("window", [1, 5, 16, 33] + [1000] * (DEVICE == "cuda"))
 def test_sliding_window(window: int) -> None:
     check(make([1, 1, 1], [3, 40, 75], heads=4, kv_heads=2, dim=64, page=8), splits=2, window=window)
     check(make([3, 3], [3, 40], heads=4, kv_heads=2, dim=64, page=8), splits=2, window=window)
@@ -205,8 +204,9 @@ def check_projected(
         torch.testing.assert_close(got, want, atol=tolerance, rtol=tolerance, equal_nan=True)
 
 
-@pytest.mark.parametrize("splits", [1, 2, 4])
-@pytest.mark.parametrize("page", [1, 7, 16, 128])
+@pytest.mark.parametrize(
+    ("page", "splits"), [(1, 2), (7, 1), (7, 4), (16, 1), (16, 2), (16, 4), (128, 1), (128, 2)]
+)
 def test_projected_page_sizes(page: int, splits: int) -> None:
     """The newest key alone, first and last of a tile, first of a page, and rows of padding."""
     check_projected([1, 16, 17, 37, 129, 0, 128, 0], page=page, splits=splits)
@@ -273,8 +273,10 @@ def test_verification_of_several_queries(splits: int) -> None:
     check(inputs, splits=splits)
 
 
-@pytest.mark.parametrize("page", [1, 5, 16, 64])
-@pytest.mark.parametrize(("block_m", "block"), [(16, 16), (32, 64), (64, 16)])
+@pytest.mark.parametrize(
+    ("page", "block_m", "block"),
+    [(1, 32, 64), (5, 16, 16), (5, 64, 16), (16, 32, 64), (16, 64, 16), (64, 16, 16), (64, 32, 64)],
+)
 def test_extend_mixed_batch(page: int, block_m: int, block: int) -> None:
     """Prefill, chunk over a prefix, decoding row, empty row and a last row, with a group that fills no tile."""
     inputs = make([23, 40, 1, 0, 2], [23, 77, 50, 9, 2], heads=6, kv_heads=2, dim=64, page=page)
@@ -310,7 +312,7 @@ def test_padded_rows_give_zeros(kernel: str) -> None:
     check(inputs, splits=splits, sinks=torch.ones(4).to(DEVICE))
 
 
-@pytest.mark.parametrize("rows", [5, 300])
+@pytest.mark.parametrize("rows", [5, 300 if DEVICE == "cuda" else 40])
 def test_extend_in_a_larger_batch(rows: int) -> None:
     """As in a graph: a row of length 0 with the tokens that pad a step, then rows without tokens."""
     counts, lengths = [23, 1, 40], [30, 50, 40]

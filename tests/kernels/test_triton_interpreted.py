@@ -18,7 +18,10 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed, so its kernels cannot run here")
 
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the kernels are tested compiled, on the GPU")
+pytestmark = [
+    pytest.mark.skipif(torch.cuda.is_available(), reason="the kernels are tested compiled, on the GPU"),
+    pytest.mark.timeout(1200),  # each test of a file has its own limit
+]
 
 TESTS = Path(__file__).resolve().parents[1]
 FILES = [
@@ -51,9 +54,9 @@ def run(file: str) -> Run:
 
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Run]]]:
-    """The files that were asked for, two at a time: their tests take most of the suite's time."""
+    """The files that were asked for, two at a time unless this process is one of several itself."""
     wanted = [item.callspec.params["file"] for item in request.session.items if item.fspath == request.fspath]
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(1 if "PYTEST_XDIST_WORKER" in os.environ else 2) as pool:
         yield {file: pool.submit(run, file) for file in wanted}
         pool.shutdown(cancel_futures=True)
 

@@ -9,10 +9,11 @@ import pytest
 
 import radixlang as sgl
 from radixlang.errors import BackendError, ConfigError, RadixLangError
+from tests.conftest import POOL
 
 
 def test_a_runtime_serves_programs_and_leaves(smollm2_path):
-    with sgl.Runtime(model_path=str(smollm2_path), max_running_requests=8) as runtime:
+    with sgl.Runtime(model_path=str(smollm2_path), max_running_requests=8, max_total_tokens=POOL) as runtime:
         answer = runtime.generate("The capital of France is", {"temperature": 0, "max_new_tokens": 2})
         assert isinstance(answer, str)
         assert json.loads(answer)["meta_info"]["completion_tokens"] == 2

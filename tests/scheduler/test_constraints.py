@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,14 @@ from radixlang.sampling_params import SamplingParams
 from radixlang.scheduler import SchedulerLimits
 from tests.scheduler.driver import EOS, Driver, Outcome, random_program
 from tests.scheduler.test_random import Optimist, random_limits
+
+
+@pytest.fixture(autouse=True, scope="module")
+def drafts_in_any_company() -> Iterator[None]:
+    """Whatever runs beside: the more turns a text takes, the more can go wrong."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("radixlang.scheduler.scheduler.DRAFTING", 1000)
+        yield
 
 
 def run(seed: int, page_size: int, depth: int, jump: bool, requests: int = 24) -> Driver:

@@ -50,6 +50,16 @@ def run(seed: int, kept: dict[bytes, np.ndarray] | None, policy: str, requests: 
     return driver
 
 
+def test_onlookers_are_told_what_is_in_host_memory_too() -> None:
+    limits = SchedulerLimits(num_pages=41, page_size=2, context_length=100, max_running_requests=4)
+    driver = TieredDriver(limits, 1, slots=64, kept=None, seed=0, policy="write_through")
+    driver.add("a", [1, 2, 3, 4, 5, 6], max_new_tokens=4)
+    driver.finish()
+    runs = driver.scheduler.cache_tree(limit=50)["runs"]
+    assert any(runs["copied"])
+    assert not runs["copied"][0]  # the root
+
+
 @pytest.mark.parametrize("policy", WRITE_POLICIES)
 @pytest.mark.parametrize("storage", [False, True])
 def test_answers_do_not_depend_on_tiers(policy: str, storage: bool) -> None:

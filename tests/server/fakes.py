@@ -22,7 +22,10 @@ import httpx
 import numpy as np
 import uvicorn
 
+from radixlang.cache import make_cache
+from radixlang.cache.view import tree_view
 from radixlang.config import Config
+from radixlang.errors import RequestError
 from radixlang.messages import (
     Abort,
     Control,
@@ -129,6 +132,9 @@ class FakeEngine:
         self.received: list[Generate] = []
         self.aborts: list[Abort] = []
         self.cached = 0
+        self.tree = make_cache(16)
+        """what `/cache_tree` shows; nothing else goes by it"""
+        self.looks = 0
         self.pins: dict[str, dict[str, Any]] = {}
         self.profiles: list[dict[str, Any]] = []
         self._task: asyncio.Task[None] | None = None
@@ -159,6 +165,10 @@ class FakeEngine:
     def _control(self, message: Control) -> Reply:
         if message.method == "flush_cache":
             return Reply(message.id, True, not self.running)
+        if message.method == "cache_tree":
+            return self._answer(message, lambda: tree_view(self.tree, **message.arguments))
+        if message.method == "requests":
+            return self._answer(message, lambda: self._requests(message.arguments["limit"]))
         if message.method == "server_info":
             return Reply(message.id, True, {"running": len(self.running)})
         if message.method == "pins":
@@ -178,6 +188,34 @@ class FakeEngine:
             self.profiles.pop()
             return Reply(message.id, True, {"path": "x.trace.json.gz"})
         return Reply(message.id, False, f"Unknown control method {message.method!r}.")
+
+    def _answer(self, message: Control, work: Callable[[], Any]) -> Reply:
+        self.looks += 1
+        try:
+            return Reply(message.id, True, work())
+        except RequestError as error:
+            return Reply(message.id, False, str(error), error.status)
+
+    def _requests(self, limit: int) -> dict[str, Any]:
+        def facts(run: Running) -> dict[str, Any]:
+            prompt, most = len(run.prompt), run.message.sampling.max_new_tokens or 0
+            common = {"rid": run.message.rid, "received": run.message.received, "priority": 0, "retractions": 0}
+            return common | {
+                "prompt_tokens": prompt,
+                "tokens": prompt + run.made,
+                "limit": prompt + most,
+                "constrained": False,
+                "cached_tokens": min(self.cached, prompt - 1),
+                "computed_tokens": prompt + run.made - 1,
+                "waits": [],
+            }
+
+        return {
+            "running": [facts(run) for run in list(self.running.values())[:limit]],
+            "waiting": [facts(run) for run in list(self.waiting.values())[:limit]],
+            "num_running": len(self.running),
+            "num_waiting": len(self.waiting),
+        }
 
     def _start(self, message: Generate) -> None:
         prompt = unpack_ids(message.input_ids).tolist()

@@ -11,7 +11,7 @@ import pytest
 from radixlang.errors import ConfigError, RequestError
 from radixlang.text.builtin_templates import TEMPLATES
 from radixlang.text.chat_template import ChatTemplate, named_template
-from radixlang.text.tokenizer import load_tokenizer
+from tests.conftest import real_tokenizer
 from tests.text import toy
 
 USER = {"role": "user", "content": "Hi"}
@@ -110,7 +110,7 @@ def test_the_conversation_is_not_changed() -> None:
 def test_a_truncated_tool_call_in_the_history_of_real_models(
     fixture: str, arguments: str, request: pytest.FixtureRequest
 ) -> None:
-    tokenizer = load_tokenizer(request.getfixturevalue(fixture))
+    tokenizer = real_tokenizer(request.getfixturevalue(fixture))
     messages = [USER, call(arguments), {"role": "tool", "tool_call_id": "c", "content": "bad"}, USER]
     assert tokenizer.apply_chat_template(messages).endswith("<|im_start|>assistant\n")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import random
 
 import pytest
@@ -10,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radixlang.text.detokenizer import IncrementalDetokenizer
-from radixlang.text.tokenizer import Tokenizer, load_tokenizer
+from radixlang.text.tokenizer import Tokenizer
+from tests.conftest import real_tokenizer
 from tests.text import toy
 
 TEXTS = [
@@ -32,11 +32,6 @@ def joined(tokenizer: Tokenizer, ids: list[int], sizes: list[int], skip: bool, t
     return "".join(parts) + reader.finish()
 
 
-@functools.cache
-def real(path: str) -> Tokenizer:
-    return load_tokenizer(path)
-
-
 def check_any_ids(tokenizer: Tokenizer, examples: int) -> None:
     # half of the ids come from the tokens that are bytes or markers: the interesting ones are rare otherwise
     odd = [index for index, data in enumerate(tokenizer.vocab_bytes()) if len(data) == 1 or data[:1] > b"\x7f"][
@@ -55,7 +50,7 @@ def check_any_ids(tokenizer: Tokenizer, examples: int) -> None:
 
 @pytest.mark.parametrize("fixture", ["smollm2_path", "gemma3_path", "qwen_path"])
 def test_any_ids_of_real_models(fixture: str, request: pytest.FixtureRequest) -> None:
-    tokenizer = real(str(request.getfixturevalue(fixture)))
+    tokenizer = real_tokenizer(request.getfixturevalue(fixture))
     check_any_ids(tokenizer, 200)
     for text in TEXTS:
         ids = tokenizer.encode(text, add_special_tokens=False)

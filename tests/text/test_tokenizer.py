@@ -14,7 +14,7 @@ from tokenizers import decoders, models, normalizers, processors
 
 from radixlang.errors import ModelError, UnsupportedModelError
 from radixlang.text.tokenizer import load_tokenizer
-from tests.conftest import reference
+from tests.conftest import real_tokenizer, reference
 from tests.text import toy
 
 REAL = [("smollm2_path", "smollm2"), ("gemma3_path", "gemma3-270m"), ("qwen_path", "qwen2.5-coder-0.5b")]
@@ -30,7 +30,7 @@ SAMPLES = [
 
 @pytest.mark.parametrize(("fixture", "name"), REAL)
 def test_prompt_ids_of_real_models(fixture: str, name: str, request: pytest.FixtureRequest) -> None:
-    tokenizer, data = load_tokenizer(request.getfixturevalue(fixture)), reference(name)
+    tokenizer, data = real_tokenizer(request.getfixturevalue(fixture)), reference(name)
     assert set(tokenizer.eos_ids) == set(data["meta"]["stop_token_ids"])
     assert tokenizer.adds_bos == data["meta"]["bos_added"]
     kinds = set()
@@ -52,7 +52,7 @@ def test_prompt_ids_of_real_models(fixture: str, name: str, request: pytest.Fixt
 
 @pytest.mark.parametrize(("fixture", "name"), REAL)
 def test_round_trip_and_vocabulary_of_real_models(fixture: str, name: str, request: pytest.FixtureRequest) -> None:
-    tokenizer = load_tokenizer(request.getfixturevalue(fixture))
+    tokenizer = real_tokenizer(request.getfixturevalue(fixture))
     for text in SAMPLES:
         ids = tokenizer.encode(text, add_special_tokens=False)
         assert tokenizer.decode(ids) == text

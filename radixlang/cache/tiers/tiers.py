@@ -186,6 +186,11 @@ class Tiers:
             if index < stored and self._missing(key):
                 self._new[page] = key
 
+    def copied(self, page: int) -> bool:
+        """Whether a device page that is in the tree is in host memory too."""
+        key = self._key_of[page]
+        return key is not None and self.host.get(key) is not None
+
     def _missing(self, key: bytes) -> bool:
         return key not in self._storing_keys and self.host.get(key) is None
 

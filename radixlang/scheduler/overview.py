@@ -1,0 +1,50 @@
+"""Where requests are, for those who look at the engine. Must not know how it is shown."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+from radixlang.scheduler.queue import WaitingQueue
+from radixlang.scheduler.request import Request
+from radixlang.scheduler.rows import Rows
+
+
+def _common(request: Request) -> dict[str, Any]:
+    return {
+        "rid": request.rid,
+        "received": request.received,
+        "priority": request.priority,
+        "prompt_tokens": request.prompt_length,
+        "limit": request.limit,
+        "constrained": request.grammar is not None,
+        "retractions": request.retractions,
+    }
+
+
+def _running(request: Request, rows: Rows) -> dict[str, Any]:
+    return _common(request) | {
+        "cached_tokens": request.cached_tokens,
+        "computed_tokens": int(rows.computed[request.row]),
+        "tokens": rows.known(request),
+    }
+
+
+def _waiting(request: Request) -> dict[str, Any]:
+    return _common(request) | {"tokens": request.tokens.size, "waits": list(request.waits)}
+
+
+def overview(rows: Rows, queue: WaitingQueue, limit: int) -> dict[str, Any]:
+    """`running` and `waiting`: up to `limit` requests each, with `num_running` and `num_waiting` there are.
+
+    Of each `rid`, `received` (seconds since the epoch), `priority`, `prompt_tokens`, `tokens` (prompt and answer
+    so far), `limit` (tokens at which it ends), `constrained`, `retractions`; of those that run `cached_tokens` and
+    `computed_tokens` (their KV is there, or launched), of those that wait `waits` (what must come first; nothing:
+    room).
+    """
+    return {
+        "running": [_running(request, rows) for request in islice(rows.running.values(), limit)],
+        "waiting": [_waiting(request) for request in islice(queue, limit)],
+        "num_running": len(rows.running),
+        "num_waiting": len(queue),
+    }

@@ -1,0 +1,93 @@
+"""`radixlang top`: the same numbers in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from radixlang.cli import top
+from radixlang.cli.main import main
+from tests.server.fakes import Live, live
+from tests.server.test_looking import fill
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Live]:
+    with live(api_key="k") as running:
+        fill(running.engine, "A prompt that is [bold]long[/bold]\x1b[31m enough", "of a tenant, who")
+        running.http.headers["authorization"] = "Bearer k"
+        running.ok("/generate", {"text": "abc", "sampling_params": {"max_new_tokens": 20}})
+        yield running
+
+
+def drawn(picture: Any) -> str:
+    console = Console(width=150, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(picture)
+    return console.export_text()
+
+
+def test_one_frame_has_figures_latencies_and_the_tree(server: Live, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["top", "--url", server.base + "/v1", "--api-key", "k", "--once"]) == 0
+    text = capsys.readouterr().out
+    assert "fake/model" in text
+    assert "prefix cache: 2 runs" in text
+    assert "default namespace" in text
+    assert "A prompt that is [bold]l" in text
+    assert "20   tokens" in text
+    assert "first token" in text
+    assert "\x1b[31m" not in text
+
+
+def test_without_the_key_figures_remain(server: Live) -> None:
+    watched = top.Watched(server.base)
+    text = drawn(next(top.frames(watched, 1.0, 5)))
+    assert "/cache_tree needs the server's key" in text
+    assert "answered" in text
+    watched.close()
+
+
+def test_quantiles_are_those_of_what_is_new() -> None:
+    def reading(fast: int, slow: int) -> top.Metrics:
+        lines = [
+            f'sglang:time_to_first_token_seconds_bucket{{is_streaming="{flag}",le="{bound}"}} {count}'
+            for flag in ("true", "false")
+            for bound, count in (("0.1", fast), ("0.2", fast), ("1.0", fast + slow), ("+Inf", fast + slow))
+        ]
+        return top.Metrics.parse("# TYPE sglang:time_to_first_token_seconds histogram\n" + "\n".join(lines) + "\n")
+
+    name = "time_to_first_token_seconds"
+    first, second = reading(10, 0), reading(10, 10)
+    assert first.quantiles(name, top.Metrics(), [0.5]) == [pytest.approx(0.05)]
+    assert second.quantiles(name, first, [0.5, 1.0]) == [pytest.approx(0.6), pytest.approx(1.0)]
+    assert second.quantiles(name, second, [0.5]) == [pytest.approx(0.1)]  # nothing new: ever
+    assert first.quantiles("unknown", first, [0.5]) is None
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--interval", "0"], "--interval must be"),
+        (["--runs", "-1"], "--runs must be"),
+        (["--url", "http://127.0.0.1:9", "--once"], "No server answers"),
+    ],
+)
+def test_it_says_what_is_wrong(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["top", *argv]) in (1, 2)
+    assert said in capsys.readouterr().err
+
+
+def test_any_server_with_metrics_will_do() -> None:
+    import httpx
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/metrics":
+            return httpx.Response(200, text='sglang:num_running_reqs{model_name="x"} 3.0\n')
+        return httpx.Response(404, json={})
+
+    watched = top.Watched("http://other", transport=httpx.MockTransport(answer))
+    text = drawn(next(top.frames(watched, 1.0, 5)))
+    assert "running" in text
+    assert "/cache_tree not served (status 404)" in text
