@@ -38,10 +38,10 @@ def default_chunk(shape: EngineShape) -> int:
 
 
 def least_load(shape: EngineShape) -> int:
-    """Tokens from which on a prefix is fetched from host memory or storage. An accelerator's step reads all weights
-    and computes about as many tokens beside that for nothing; on a CPU every token has its price
-    (benchmarks/load_sizes.py)."""
-    return 0 if shape.device.startswith("cpu") else 64
+    """Tokens from which on a prefix is fetched from host memory or storage: about as many as are computed in the
+    time of the step that a fetch costs (benchmarks/load_sizes.py). An accelerator computes them while it reads the
+    weights, on a CPU every token has its price."""
+    return 16 if shape.device.startswith("cpu") else 64
 
 
 def scheduler_limits(config: Config, shape: EngineShape) -> SchedulerLimits:
