@@ -85,6 +85,9 @@ class CanonicalState:
             self._forced = self._find(tokens) if tokens else []
         return self._forced
 
+    def known(self) -> list[int]:
+        return self._forced or []
+
     def draft(self) -> list[int]:
         if self.revises or self.forced():
             return []

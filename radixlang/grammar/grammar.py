@@ -49,6 +49,10 @@ class GrammarState(Protocol):
         the text whatever follows them. Never an end token. The state stays as it is."""
         ...
 
+    def known(self) -> list[int]:
+        """What of `forced` has been worked out already: costs nothing."""
+        ...
+
     def draft(self) -> list[int]:
         """Where bytes must follow and yet no token is `forced`, since one may reach beyond them: how the tokenizer
         cuts these bytes alone, which is likely, and no more. The state stays as it is."""

@@ -114,13 +114,15 @@ class LlguidanceEngine:
             text = LLMatcher.grammar_from_json_schema(json.dumps(schema, ensure_ascii=False), overrides=options)
             return self._grammar(text, "json_schema")
         inner = json.dumps(schema | {"x-guidance": options}, ensure_ascii=False)
-        return self._grammar(LLMatcher.grammar_from_lark(f"{_UNFORCED}\nstart: %json {inner}\n"), "json_schema")
+        text = LLMatcher.grammar_from_lark(f"{_UNFORCED}\nstart: %json {inner}\n")
+        return self._grammar(text, "json_schema", forces=False)
 
     def lark(self, text: str, kind: str) -> LlguidanceGrammar:
         """A grammar in the library's dialect of Lark."""
-        if not self._is_short(measure_lark(text), kind):
+        forces = self._is_short(measure_lark(text), kind)
+        if not forces:
             text = f"{_UNFORCED}\n{_OPTIONS.sub('', text)}"
-        return self._grammar(LLMatcher.grammar_from_lark(text), kind)
+        return self._grammar(LLMatcher.grammar_from_lark(text), kind, forces)
 
     def _regex(self, pattern: str) -> LlguidanceGrammar:
         text = as_rust(pattern)
@@ -134,8 +136,8 @@ class LlguidanceEngine:
     def _rust(self, pattern: str, text: str) -> LlguidanceGrammar:
         if self._is_short(measure_regex(pattern), "regex"):
             return self._grammar(LLMatcher.grammar_from_regex(text), "regex")
-        body = regex_to_lark(text)
-        return self._grammar(LLMatcher.grammar_from_lark(f"{_UNFORCED}\nstart: /{body}/\n"), "regex")
+        text = LLMatcher.grammar_from_lark(f"{_UNFORCED}\nstart: /{regex_to_lark(text)}/\n")
+        return self._grammar(text, "regex", forces=False)
 
     def _is_short(self, sizes: Sizes, kind: str) -> bool:
         """Whether no stretch of forced text is long."""
@@ -147,14 +149,14 @@ class LlguidanceEngine:
         most = self.bounds.max_nested_stretch if sizes.recursive else self.bounds.max_stretch
         return sizes.stretch <= most
 
-    def _grammar(self, text: str, kind: str) -> LlguidanceGrammar:
+    def _grammar(self, text: str, kind: str, forces: bool = True) -> LlguidanceGrammar:
         matcher = LLMatcher(self.tokenizer, text, log_level=0, limits=self.limits)
         if matcher.is_error():
             raise GrammarError(f"{kind} cannot be compiled: {_one_line(matcher.get_error())}", param=kind)
         doubts = [line for line in matcher.get_grammar_warnings() if line.strip()]
         if doubts:
             raise GrammarError(f"{kind} cannot be held exactly: {_one_line(doubts[0])}", param=kind)
-        grammar = LlguidanceGrammar(matcher, self.vocabulary, len(text))
+        grammar = LlguidanceGrammar(matcher, self.vocabulary, len(text), forces)
         try:  # a grammar that cannot begin is no grammar
             state = grammar.start()
             state.forced()
@@ -234,21 +236,24 @@ class _Words:
 class LlguidanceGrammar:
     """Holds a matcher that is never moved; states are copies of it."""
 
-    def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary, size: int) -> None:
+    def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary, size: int, forces: bool = True) -> None:
+        """`forces` off: what must follow can be so long that nobody shall ask for it."""
         self._matcher = matcher
         self._vocabulary = vocabulary
+        self._forces = forces
         self.nbytes = 200_000 + 40 * size
 
     def start(self) -> LlguidanceState:
-        return LlguidanceState(self._matcher.deep_copy(), self._vocabulary)
+        return LlguidanceState(self._matcher.deep_copy(), self._vocabulary, self._forces)
 
 
 class LlguidanceState:
     """One text. The end token is ours: the library's matchers stop before it."""
 
-    def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary, ended: int = 0) -> None:
+    def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary, forces: bool, ended: int = 0) -> None:
         self._matcher = matcher
         self._vocabulary = vocabulary
+        self._forces = forces
         self._ended = ended
         """end tokens accepted"""
 
@@ -285,17 +290,17 @@ class LlguidanceState:
         raise GrammarFailure("A token was drawn that the constraint forbids.")
 
     def forced(self) -> list[int]:
-        if self._ended or self._matcher.is_stopped():
-            return []
-        if not self._matcher.compute_ff_bytes():  # hardly costs anything, unlike tokens
-            self._check()
+        if not self._forces or self._ended or self._matcher.is_stopped():
             return []
         tokens = self._matcher.compute_ff_tokens()
         self._check()
         return tokens
 
+    def known(self) -> list[int]:
+        return []
+
     def draft(self) -> list[int]:
-        if self._ended or self._matcher.is_stopped():
+        if not self._forces or self._ended or self._matcher.is_stopped():
             return []
         data = self._matcher.compute_ff_bytes()
         self._check()
@@ -316,7 +321,7 @@ class LlguidanceState:
         return False
 
     def copy(self) -> LlguidanceState:
-        return LlguidanceState(self._matcher.deep_copy(), self._vocabulary, self._ended)
+        return LlguidanceState(self._matcher.deep_copy(), self._vocabulary, self._forces, self._ended)
 
     def _check(self) -> None:
         if self._matcher.is_error():

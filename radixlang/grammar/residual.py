@@ -289,6 +289,9 @@ class ResidualState:
         self._place, self._free = first.place, first.free
         self._vetoed = {at: refused for at, refused in self._vetoed.items() if at <= len(self._steps)}
 
+    def known(self) -> list[int]:
+        return []
+
     def forced(self) -> list[int]:
         """The tokens that must follow, up to the first that would complete a wrong value."""
         place, length = self._place, len(self._text)

@@ -52,6 +52,9 @@ class AnyState:
     def forced(self) -> list[int]:
         return []
 
+    def known(self) -> list[int]:
+        return []
+
     def draft(self) -> list[int]:
         return []
 
@@ -171,6 +174,9 @@ class ThinkingState:
             return [] if self._undecided else self._inner.forced()
         written = self._end_due()
         return [] if written < 0 else list(self._grammar.end[written:])
+
+    def known(self) -> list[int]:
+        return self.forced() if self._thinking or self._undecided else self._inner.known()
 
     def draft(self) -> list[int]:
         return [] if self._thinking or self._undecided else self._inner.draft()

@@ -645,7 +645,7 @@ class Scheduler:
                     return
                 if not request.pending:
                     room = request.limit - request.tokens.size - 1
-                    tokens += self._constraints.jump(request, token, room, 0)
+                    tokens += self._constraints.jump(request, token, room, 0, self._rows.bound)
             except GrammarFailure as error:
                 self._fail_bound([(request, str(error), error.ours)])
                 return
@@ -671,7 +671,7 @@ class Scheduler:
                 return
             flying = columns.flying(request) - 1
             room = request.limit - columns.known(request) - 1
-            more = self._constraints.jump(request, token, room, flying)
+            more = self._constraints.jump(request, token, room, flying, columns.bound)
         except GrammarFailure as error:
             self._fail_bound([(request, str(error), error.ours)])
             return
@@ -713,7 +713,8 @@ class Scheduler:
         try:
             if self._constraints.take(request, token) is not None:
                 raise GrammarFailure("The constraint refuses a token that it allowed.", ours=True)
-            more = self._constraints.jump(request, token, request.limit - request.tokens.size - 1, 0)
+            room = request.limit - request.tokens.size - 1
+            more = self._constraints.jump(request, token, room, 0, columns.bound)
         except GrammarFailure as error:
             self._fail_bound([(request, str(error), error.ours)])
             return

@@ -113,6 +113,7 @@ def test_long_forced_text_costs_no_time(engine, vocabulary, kind: str, text: str
     state, row = engine.compile(GrammarSpec(kind, text)).start(), np.zeros(vocabulary.words, np.int32)
     for _ in range(8):
         assert state.forced() == []
+        assert state.draft() == []
         state.fill(row)
         token = int(np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little"))[-1])
         assert state.accept(token)

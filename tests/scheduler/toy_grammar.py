@@ -94,6 +94,9 @@ class ToyState:
             left = self._follow(text)
         return out
 
+    def known(self) -> list[int]:
+        return self.forced()
+
     def draft(self) -> list[int]:
         if self.revises or self.forced():
             return []

@@ -191,6 +191,9 @@ class NativeState:
     def forced(self) -> list[int]:
         return [] if self._ended else self._grammar.forced(self._path[-1])
 
+    def known(self) -> list[int]:
+        return self.forced()
+
     def draft(self) -> list[int]:
         return self.forced()
 
