@@ -11,6 +11,10 @@ from radixlang.lang.choices import ChoicesSamplingMethod, token_length_normalize
 from radixlang.lang.function import SglFunction
 from radixlang.lang.global_config import backend_of, global_config
 from radixlang.lang.state import current_branch
+from radixlang.lang.tracer import tracing
+
+#: classes by Unicode property, which constraints know and Python's expressions do not; group 1: not one of them
+_PROPERTY = re.compile(r"(\\\\)|\\[pP](?:\{\^?\w+\}|[A-Z])")
 
 
 def function(func: Callable[..., Any] | None = None, num_api_spec_tokens: int | None = None) -> Any:
@@ -21,7 +25,13 @@ def function(func: Callable[..., Any] | None = None, num_api_spec_tokens: int | 
 
 
 def set_default_backend(backend: Any) -> None:
-    """Where programs run that are not given a backend: a backend object, a `Runtime` or an `Engine`."""
+    """Where programs run that are not given a backend: a backend object, a `Runtime` or an `Engine`.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    if backend is not None:
+        backend_of(backend)
     global_config.default_backend = backend
 
 
@@ -69,17 +79,21 @@ def gen(
     `dtype` (int, float, bool, str), `regex` or `json_schema` constrain the text. With `choices` it is a `select`.
 
     Raises:
-        re.error: `regex` is no regular expression.
+        re.error: `regex` is no regular expression. ValueError: arguments that cannot be meant.
     """
-    if choices:
-        return ir.Select(
+    form = {"choices": choices, "dtype": dtype, "regex": regex, "json_schema": json_schema}
+    given = [key for key, value in form.items() if value is not None]
+    if len(given) > 1:
+        raise ValueError(f"gen takes one of choices, dtype, regex and json_schema, got {' and '.join(given)}.")
+    if choices is not None:
+        return select(
             name,
             choices,
             0.0 if temperature is None else temperature,
             token_length_normalized if choices_method is None else choices_method,
         )
     if regex is not None:
-        re.compile(regex)
+        _check_regex(regex)
     values = {
         "max_new_tokens": max_tokens,
         "min_new_tokens": min_tokens,
@@ -102,7 +116,29 @@ def gen(
         "regex": regex,
         "json_schema": json_schema,
     }
-    return ir.Gen(name, {key: value for key, value in values.items() if value is not None})
+    return ir.Gen(_name(name), {key: value for key, value in values.items() if value is not None})
+
+
+def _name(name: Any) -> Any:
+    """The name of a variable.
+
+    Raises:
+        ValueError: it is something else, such as an argument that should have been given by keyword.
+    """
+    if name is None or isinstance(name, str | ir.Expr):  # an expression: a symbol of a trace
+        return name
+    raise ValueError(f"The name of a variable must be a string, got {name!r}.")
+
+
+def _check_regex(regex: Any) -> None:
+    if isinstance(regex, ir.Expr):
+        return
+    if not isinstance(regex, str):
+        raise ValueError(f"regex must be a string, got {regex!r}.")
+    try:
+        re.compile(_PROPERTY.sub(lambda found: found[1] or "a", regex))
+    except re.error as error:
+        raise re.error(f"regex {regex!r} is not a valid expression: {error.msg}", regex, error.pos) from None
 
 
 def gen_int(
@@ -157,9 +193,20 @@ def select(
     temperature: float = 0.0,
     choices_method: ChoicesSamplingMethod = token_length_normalized,
 ) -> ir.Select:
-    """The one of `choices` that the model likes best here, by `choices_method`."""
+    """The one of `choices` that the model likes best here, by `choices_method`.
+
+    Raises:
+        ValueError: choices or a method that cannot be meant.
+    """
     assert choices is not None, "select needs choices."
-    return ir.Select(name, choices, temperature, choices_method)
+    if not isinstance(choices, ir.Expr):  # a symbol of a trace
+        listed = [] if isinstance(choices, str) else list(choices)
+        if not listed or not all(isinstance(choice, str | ir.Expr) and choice != "" for choice in listed):
+            raise ValueError(f"select needs choices, a list of strings that are not empty, got {choices!r}.")
+        choices = listed
+    if not isinstance(choices_method, ChoicesSamplingMethod):
+        raise ValueError(f"choices_method must be one such as token_length_normalized, got {choices_method!r}.")
+    return ir.Select(_name(name), choices, temperature, choices_method)
 
 
 def image(expr: Any) -> ir.Image:
@@ -179,12 +226,15 @@ class Turn(ir.ExprList):
         super().__init__([ir.RoleBegin(role), ir.RoleEnd(role)])
 
     def _append(self, index: int) -> None:
-        branch = current_branch.get()
-        if branch is None:
+        branch, traced = current_branch.get(), tracing.get()
+        if traced is not None:
+            traced += self.items[index]
+        elif branch is not None:
+            branch.submit(self.items[index])
+        else:
             raise RuntimeError(
                 "`with user():` stands in the function of a program; elsewhere use `with s.user():`."
             )
-        branch.submit(self.items[index])
 
     def __enter__(self) -> None:
         self._append(0)

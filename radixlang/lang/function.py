@@ -6,6 +6,7 @@ import asyncio
 import collections
 import concurrent.futures
 import contextvars
+import difflib
 import functools
 import inspect
 import os
@@ -23,7 +24,7 @@ from radixlang.lang.params import SamplingParams
 from radixlang.lang.program import Program
 from radixlang.lang.progress import progress
 from radixlang.lang.state import Lease, ProgramState, current_branch
-from radixlang.lang.tracer import Trace, common_arguments, constant_prefix, trace_program, tracing
+from radixlang.lang.tracer import StopTracing, Trace, common_arguments, constant_prefix, trace_program, tracing
 from radixlang.lang.where import error_of
 
 #: characters from which a constant prefix is worth a call of its own
@@ -45,16 +46,24 @@ class SglFunction:
         num_api_spec_tokens: int | None = None,
         bind_arguments: dict[str, Any] | None = None,
     ) -> None:
+        if not inspect.isroutine(func):
+            raise ConfigError(f"A program is made of a function, not {func!r}; bind() gives it arguments.")
+        if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
+            raise ConfigError(f"Program {func.__name__} must not yield: its function would never run.")
+        spare = num_api_spec_tokens
+        if spare is not None and (not isinstance(spare, int) or spare < 0):
+            raise ConfigError(f"num_api_spec_tokens must be a whole number, at least 0, got {spare!r}.")
         self.__name__: str = func.__name__
         self.func = func
         self.num_api_spec_tokens = num_api_spec_tokens
         self.bind_arguments = bind_arguments or {}
-        parameters = list(inspect.signature(func).parameters.values())
+        self._signature = inspect.signature(func)
+        parameters = list(self._signature.parameters.values())
         if not parameters or parameters[0].name != "s":
             raise ConfigError(f"The first parameter of program {func.__name__} must be named s.")
         named = [p for p in parameters[1:] if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
         self.arg_names = [parameter.name for parameter in named]
-        self._defaults = {p.name: p.default for p in named if p.default is not p.empty}
+        self.defaults = {p.name: p.default for p in named if p.default is not p.empty}
         functools.update_wrapper(self, func)
 
     # ---- running ----
@@ -97,8 +106,11 @@ class SglFunction:
         of all programs live on one event loop.
 
         Raises:
-            ConfigError: no backend. Whatever the function raises; ProgramError where it read a failed value.
+            ConfigError: no backend. TypeError: arguments that the function does not take. Whatever the function
+            raises; ProgramError where it read a failed value.
         """
+        if (traced := tracing.get()) is not None:
+            return traced.call(self, args, kwargs)  # type: ignore[return-value]
         return self._run(_sampling(locals()), args, kwargs, backend, stream)
 
     async def run_async(
@@ -113,25 +125,48 @@ class SglFunction:
         params = SamplingParams().updated(given)
         if stream:
             return self._run(params, args, kwargs, backend, True)
+        self._check_arguments(args, kwargs)
         program = self._program(params, backend, False, True)
         state = ProgramState(program.root, Lease(program))
-        if inspect.iscoroutinefunction(self.func):
-            await self._coroutine(program, state, state, args, kwargs)
-        else:
-            try:
-                await asyncio.wrap_future(self._in_thread(program, state, args, kwargs))
-            except asyncio.CancelledError:
-                program.cancel("The program was cancelled")
-                raise
-        await state._branch.wait_async(lambda: True if state._branch.over() else None)
+        own = ProgramState(program.root)
+        try:
+            if inspect.iscoroutinefunction(self.func):
+                await self._coroutine(program, own, state, args, kwargs)
+            else:
+                await asyncio.wrap_future(self._in_thread(program, own, args, kwargs, state))
+            await state._branch.wait_async(lambda: True if state._branch.over() else None)
+        except asyncio.CancelledError:
+            program.cancel("The program was cancelled")
+            raise
         return state
 
     def _program(self, params: SamplingParams, backend: Any, stream: bool, background: bool) -> Program:
         return Program(self.__name__, backend_of(backend), params, stream, self.num_api_spec_tokens, background)
 
+    def _check_arguments(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        """See whether the function takes these arguments.
+
+        Raises:
+            TypeError: it does not.
+        """
+        if args and isinstance(args[0], ProgramState):
+            raise TypeError(
+                f"Program {self.__name__} begins a state of its own; to append to s, call a plain function that "
+                f"takes s, or {self.__name__}.func(s, …)."
+            )
+        try:
+            self._signature.bind(None, *args, **{**self.bind_arguments, **kwargs})
+        except TypeError as error:
+            known = [*self.arg_names, *_SAMPLING, "backend", "stream"]
+            unknown = [name for name in kwargs if name not in known]
+            near = difflib.get_close_matches(unknown[0], known, 1) if unknown else []
+            hint = f"; did you mean {near[0]}?" if near else "."
+            raise TypeError(f"Program {self.__name__}: {error}{hint}") from None
+
     def _run(
         self, params: SamplingParams, args: Sequence[Any], kwargs: dict[str, Any], backend: Any, stream: bool
     ) -> ProgramState:
+        self._check_arguments(args, kwargs)
         is_async = inspect.iscoroutinefunction(self.func)
         program = self._program(params, backend, stream, stream)
         state = ProgramState(program.root, Lease(program))
@@ -163,10 +198,10 @@ class SglFunction:
         own: ProgramState,
         args: Sequence[Any],
         kwargs: dict[str, Any],
-        caller: ProgramState | None = None,
+        caller: ProgramState,
     ) -> concurrent.futures.Future[None]:
         """Run the function in a thread that ends with it. `caller` gets the return value if it still exists."""
-        outer = weakref.ref(caller or own)
+        outer = weakref.ref(caller)
         outcome: concurrent.futures.Future[None] = concurrent.futures.Future()
 
         def body() -> None:
@@ -243,16 +278,19 @@ class SglFunction:
         its reader by 200 programs.
 
         Raises:
-            ConfigError: an item that does not fit the function, or no backend.
+            ConfigError: an item that does not fit the function, no backend, or no number of threads.
         """
         params = _sampling(locals())
+        if tracing.get() is not None:
+            raise StopTracing
         items = [self._arguments(item) for item in batch_kwargs]
         if not items:
             return iter(()) if generator_style else []
         chosen = backend_of(backend)
-        threads = max(96, 16 * (os.cpu_count() or 1)) if num_threads == "auto" else int(num_threads)
-        threads = max(1, min(threads, len(items)))
-        states = self._batch(items, params, chosen, threads, progress_bar)
+        threads = max(96, 16 * (os.cpu_count() or 1)) if num_threads == "auto" else num_threads
+        if not isinstance(threads, int) or threads < 1:
+            raise ConfigError(f"num_threads must be 'auto' or a whole number, at least 1, got {num_threads!r}.")
+        states = self._batch(items, params, chosen, min(threads, len(items)), progress_bar)
         return states if generator_style else list(states)
 
     def _arguments(self, item: Any) -> dict[str, Any]:
@@ -267,7 +305,7 @@ class SglFunction:
         else:
             raise ConfigError(f"An item of a batch is a dict, list or tuple, not {type(item).__name__}.")
         try:
-            inspect.signature(self.func).bind(None, **{**self.bind_arguments, **values})
+            self._signature.bind(None, **{**self.bind_arguments, **values})
         except TypeError as error:
             raise ConfigError(f"An item of the batch does not fit program {self.__name__}: {error}.") from None
         return values
@@ -332,7 +370,7 @@ class SglFunction:
             return
         if not backend.capabilities.prefix_cache or inspect.iscoroutinefunction(self.func):
             return
-        same = common_arguments([{**self._defaults, **self.bind_arguments, **item} for item in items])
+        same = common_arguments([{**self.defaults, **self.bind_arguments, **item} for item in items])
         prefix = constant_prefix(self.func, self.arg_names, same, backend.chat_template())
         if len(prefix) > LEAST_PREFIX:
             loop.call(backend.cache_prefix(prefix))
@@ -362,11 +400,11 @@ class SglFunction:
             raise ConfigError(f"Program {self.__name__} is a coroutine, and only functions can be traced.")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """`run`; inside a trace, the program becomes a part of the graph."""
-        tracer = tracing.get()
-        if tracer is not None:
-            return tracer.call(self, args, kwargs)
+        """`run`; inside a trace, either becomes a part of the graph."""
         return self.run(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"SglFunction({self.__name__})"
 
 
 _SAMPLING = frozenset(SamplingParams.__dataclass_fields__)

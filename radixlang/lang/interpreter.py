@@ -365,8 +365,6 @@ class Branch(Watched):
             await self._make_turn()
         if select.temperature > 1e-5:
             raise ValueError(f"select takes the best choice; its temperature must be 0, got {select.temperature}.")
-        if not select.choices or not all(isinstance(choice, str) and choice for choice in select.choices):
-            raise ValueError(f"select needs choices, each a string that is not empty, got {select.choices!r}.")
         prompt = await self._ready()
         span = self._begin_span("select", select.name, prompt.text, statement.where)
         record = self.program.record

@@ -30,6 +30,11 @@ def get_loop() -> asyncio.AbstractEventLoop:
         return _loop
 
 
+def started() -> bool:
+    """Whether there is a loop in this process."""
+    return _loop is not None and _owner == os.getpid()
+
+
 def on_loop() -> bool:
     """Whether the caller runs on the language's loop, where nothing may block."""
     try:

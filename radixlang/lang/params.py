@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,11 @@ class SamplingParams:
     json_schema: str | Mapping[str, Any] | None = None
     dtype: type | str | None = None
     regex: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("stop", "stop_token_ids", "stop_regex"):
+            if not isinstance(value := getattr(self, name), Iterable):
+                raise ValueError(f"{name} must be a list, got {value!r}.")
 
     def updated(self, values: Mapping[str, Any]) -> SamplingParams:
         """A copy with the values that are not None."""

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import contextlib
+import os
 import uuid
+import weakref
 from collections.abc import Coroutine
 from typing import Any
 
 from radixlang.errors import ProgramError
 from radixlang.lang.backends.base import Backend
 from radixlang.lang.interpreter import Branch
-from radixlang.lang.loop import get_loop
+from radixlang.lang.loop import call, get_loop, started
 from radixlang.lang.params import SamplingParams
 from radixlang.lang.record import Record
 from radixlang.log import get_logger
 
 log = get_logger(__name__)
+
+#: seconds that the end of the process may wait for backends to hear of programs that have ended
+FAREWELL = 1.0
 
 
 class Program:
@@ -49,6 +56,7 @@ class Program:
         self.ended = False
         self._begun: asyncio.Task[None] | None = None
         self.root = Branch(self, None, 0)
+        _programs.add(self)
 
     async def begin(self) -> None:
         """Tell the backend, once, before the first call."""
@@ -113,7 +121,10 @@ class Program:
                 log.warning("program %s failed, and nobody read its error: %s", self.name, error)
 
 
+_programs: weakref.WeakSet[Program] = weakref.WeakSet()
 _background: set[asyncio.Task[None]] = set()
+# A forked process is not the one to say that its parent's programs have ended.
+os.register_at_fork(after_in_child=lambda: (_programs.clear(), _background.clear()))  # type: ignore[func-returns-value]
 
 
 def _in_background(work: Coroutine[Any, Any, None]) -> None:
@@ -121,3 +132,18 @@ def _in_background(work: Coroutine[Any, Any, None]) -> None:
     task = asyncio.ensure_future(work)
     _background.add(task)
     task.add_done_callback(_background.discard)
+
+
+@atexit.register
+def _farewell() -> None:
+    """At the end of the process: give up what still runs and tell backends, or its pins stay until their time."""
+    if not started():
+        return
+    for program in list(_programs):
+        program.cancel("The process ended")
+
+    async def told() -> None:
+        await asyncio.wait_for(asyncio.gather(*_background, return_exceptions=True), FAREWELL)
+
+    with contextlib.suppress(Exception):
+        call(told())

@@ -11,6 +11,7 @@ import contextvars
 import functools
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from numbers import Integral
 from typing import Any, Literal
 
 from radixlang.errors import ProgramError
@@ -47,6 +48,8 @@ class ProgramState:
     def __init__(self, branch: Branch, lease: Lease | None = None) -> None:
         self._branch = branch
         self._lease = lease
+        #: held by the program's function, in whichever thread: nobody but itself will do what it waits for
+        self._inside = lease is None
         self.ret_value: Any = None
 
     # ---- writing ----
@@ -98,8 +101,8 @@ class ProgramState:
 
         `position_ids_offset` is accepted for compatibility and has no effect.
         """
-        if size < 1:
-            raise ValueError(f"fork needs a size of at least 1, got {size}.")
+        if not isinstance(size, Integral) or size < 1:
+            raise ValueError(f"fork needs a whole number of branches, at least 1, got {size!r}.")
         branches = self._branch.fork(int(size))
         return ProgramStateGroup([ProgramState(branch, self._lease) for branch in branches], self)
 
@@ -123,13 +126,13 @@ class ProgramState:
         if value is not None:
             return value
         program = branch.program
-        if program.background and not _inside(program) and not branch.over():
+        if program.background and not self._inside and not branch.over():
             return None
         # The function may have declared it between the two looks.
         if (value := branch.names.get(name)) is not None:
             return value
         self._raise_error()
-        known = ", ".join(sorted(branch.names)) or "none"
+        known = ", ".join(sorted(map(str, branch.names))) or "none"
         raise KeyError(f"The program has no variable {name!r}; it has {known}.")
 
     def _error(self) -> ProgramError | None:
@@ -175,6 +178,8 @@ class ProgramState:
         return self._result(self._done(name))
 
     __getitem__ = get_var
+    #: without it, a loop over the state would ask for the variables 0, 1, …
+    __iter__ = None
 
     def __contains__(self, name: str) -> bool:
         return name in self._branch.names
@@ -204,7 +209,7 @@ class ProgramState:
     def _settled(self) -> Callable[[], bool | None]:
         """For a caller outside of a program that still runs, everything means its end."""
         branch = self._branch
-        if branch.program.background and not _inside(branch.program):
+        if branch.program.background and not self._inside:
             return lambda: True if branch.over() else None
         return branch.idle
 
@@ -244,10 +249,10 @@ class ProgramState:
             value = self._branch.wait(lambda: self._find(var_name))
             seen = 0
             while True:
-                piece, _, end = value.wait(functools.partial(_news, value, seen))
+                piece, end = value.wait(functools.partial(_news, value, seen))
                 seen += len(piece)
-                if piece:
-                    yield piece
+                for each, _ in _pieces(value, piece, end):
+                    yield each
                 if end:
                     self._result(value)
                     return
@@ -273,10 +278,10 @@ class ProgramState:
             value = await self._branch.wait_async(lambda: self._find(var_name))
             seen = 0
             while True:
-                piece, _, end = await value.wait_async(functools.partial(_news, value, seen))
+                piece, end = await value.wait_async(functools.partial(_news, value, seen))
                 seen += len(piece)
-                if piece:
-                    yield (piece, value.meta) if return_meta_data else piece
+                for each, meta in _pieces(value, piece, end):
+                    yield (each, meta) if return_meta_data else each
                 if end:
                     self._result(value)
                     return
@@ -321,21 +326,23 @@ class ProgramState:
         return f"ProgramState({self._branch.transcript.text[-80:]!r})"
 
 
-def _inside(program: Program) -> bool:
-    """Whether the caller is the function of `program`: nobody but itself will do what it waits for."""
-    branch = current_branch.get()
-    return branch is not None and branch.program is program
-
-
-def _news(value: Value, seen: int) -> tuple[str, int, bool] | None:
-    """What a variable has beyond `seen` characters, and whether it is complete."""
+def _news(value: Value, seen: int) -> tuple[str, bool] | None:
+    """What the text of a variable has beyond `seen` characters, and whether it is complete."""
     end = value.done
     text = value.text
-    if end and not isinstance(value.result, str) and value.error is None:
-        text = "".join(value.result) if isinstance(value.result, list) else str(value.result)
-    if len(text) <= seen and not end:
-        return None
-    return text[seen:], len(text), end
+    return (text[seen:], end) if len(text) > seen or end else None
+
+
+def _pieces(value: Value, piece: str, end: bool) -> list[tuple[str, Any]]:
+    """What a stream hands out, with what the backend said: a piece of text, or a value that is no text when it is
+    known, each of a list by itself."""
+    result = value.result
+    if not end or value.error is not None or isinstance(result, str):
+        return [(piece, value.meta)] if piece else []
+    if not isinstance(result, list):
+        return [(str(result), value.meta)]
+    metas = value.meta if isinstance(value.meta, list) else [None] * len(result)
+    return [(str(each), meta) for each, meta in zip(result, metas, strict=True)]
 
 
 class ProgramStateGroup:

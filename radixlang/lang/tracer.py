@@ -26,26 +26,33 @@ class StopTracing(BaseException):
     """What follows depends on something unknown. Not an `Exception`, so that a program does not catch it."""
 
 
-class Unknown(ir.Argument):
-    """An argument or a variable nobody knows yet: it can be appended to the text, and nothing else."""
+class Symbol(ir.Argument):
+    """An argument or a variable nobody knows yet: what a function asks of it cannot be answered."""
 
     def _stop(self, *_: Any, **__: Any) -> Any:
         raise StopTracing
 
-    __str__ = __format__ = __bool__ = __len__ = __iter__ = __getitem__ = __call__ = _stop
-    __int__ = __float__ = __index__ = __contains__ = _stop
+    __bool__ = __len__ = __iter__ = __contains__ = __int__ = __float__ = __index__ = _stop
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _stop  # type: ignore[assignment]
     __hash__ = None  # type: ignore[assignment]
+
+
+class Unknown(Symbol):
+    """A symbol of which no text can be made: it can be appended, and nothing else."""
+
+    __str__ = __repr__ = __format__ = __getitem__ = __call__ = Symbol._stop
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(name) if name.startswith("__") else StopTracing
 
 
-class Named(ir.Argument):
-    """An argument or a variable in a graph: shown by its name wherever text is made of it."""
+class Named(Symbol):
+    """A symbol in a graph: shown by its name wherever text is made of it."""
 
     def __str__(self) -> str:
         return "{" + self.name + "}"
+
+    __repr__ = __str__
 
     def __format__(self, spec: str) -> str:
         return str(self)
@@ -194,7 +201,12 @@ class TracerState:
         inner = trace_program(
             function.func,
             function.arg_names,
-            {**function.bind_arguments, **dict(zip(function.arg_names, args, strict=False)), **kwargs},
+            {
+                **function.defaults,
+                **function.bind_arguments,
+                **dict(zip(function.arg_names, args, strict=False)),
+                **kwargs,
+            },
             None,
             function.__name__,
         )

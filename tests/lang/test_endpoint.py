@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 import radixlang as sgl
-from radixlang.errors import BackendError, ProgramError
+from radixlang.errors import BackendError, ConfigError, ProgramError
 from radixlang.lang import loop
 from radixlang.lang.backends import runtime_endpoint
 from radixlang.lang.backends.base import Piece, Prompt
@@ -78,6 +78,8 @@ def program(s):
 def test_an_absent_server_is_found_at_once():
     with pytest.raises(BackendError, match=r"http://127\.0\.0\.1:9 cannot be reached .* is it running"):
         sgl.RuntimeEndpoint("http://127.0.0.1:9/")
+    with pytest.raises(ConfigError, match=r"begin with http:// or https://, got 'localhost:30000'"):
+        sgl.RuntimeEndpoint("localhost:30000")
 
 
 def test_the_key_is_sent_and_the_template_is_found_by_the_path(server):

@@ -206,6 +206,12 @@ def test_the_constant_prefix_ends_at_the_first_unknown():
 
     assert prefix_of(formatted, ["q"]) == "a"
 
+    def shown(s, q):
+        s += "a"
+        s += f"b {[q]}"
+
+    assert prefix_of(shown, ["q"]) == "a"
+
     def careless(s, q):
         s += "a"
         try:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import functools
 import gc
 import re
+import subprocess
+import sys
 import threading
 import time
 
@@ -166,8 +170,40 @@ def test_types_become_patterns():
 
 
 def test_a_bad_pattern_fails_where_it_is_written():
-    with pytest.raises(re.error):
+    with pytest.raises(re.error, match=r"regex '\(' is not a valid expression"):
         sgl.gen("x", regex="(")
+    for known in (r"\p{L}+", r"[\p{Lu}-]x\\p{3}", r"\PN"):
+        assert sgl.gen("x", regex=known).sampling["regex"] == known
+    with pytest.raises(re.error):
+        sgl.gen("x", regex=r"\\\\\p(")
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: sgl.gen("x", choices=[]), r"a list of strings that are not empty, got \[\]"),
+        (lambda: sgl.select("x", "yes"), "got 'yes'"),
+        (lambda: sgl.select("x", ["a", ""]), "not empty"),
+        (lambda: sgl.select("x", [1, 2]), "strings"),
+        (lambda: sgl.select("x", ["a"], choices_method="greedy"), "token_length_normalized, got 'greedy'"),
+        (lambda: sgl.gen(64), "must be a string, got 64"),
+        (lambda: sgl.gen("x", regex=re.compile("a")), "regex must be a string"),
+        (lambda: sgl.gen("x", dtype=int, regex="a"), "got dtype and regex"),
+        (lambda: sgl.gen("x", choices=["a"], json_schema={}), "got choices and json_schema"),
+    ],
+)
+def test_arguments_that_cannot_be_meant_fail_where_they_are_written(call, says):
+    with pytest.raises(ValueError, match=says):
+        call()
+
+
+def test_choices_may_come_from_any_iterable():
+    @sgl.function
+    def program(s):
+        s += sgl.select("x", (letter for letter in "ab")) + sgl.gen("y", choices={"k": 1}.keys())
+
+    state = program.run(backend=FakeBackend())
+    assert (state["x"], state["y"]) == ("b", "k")
 
 
 def test_select_and_gen_with_choices():
@@ -452,9 +488,38 @@ def test_bind_keeps_everything():
         ask.bind(colour=1)
 
 
-def test_the_first_parameter_is_s():
+def test_what_is_no_program_is_refused():
     with pytest.raises(ConfigError, match="named s"):
         sgl.function(lambda state: None)
+    with pytest.raises(ConfigError, match=r"function, not functools\.partial"):
+        sgl.function(functools.partial(ask.func, q="x"))
+
+    def yielding(s):
+        yield s
+
+    with pytest.raises(ConfigError, match="yielding must not yield"):
+        sgl.function(yielding)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_wrong_arguments_are_found_before_anything_runs(stream):
+    def run(*args, **kwargs):
+        ask.run(*args, **kwargs, stream=stream, backend=FakeBackend())
+
+    with pytest.raises(TypeError, match=r"Program ask: .*'max_tokens'; did you mean max_new_tokens\?"):
+        run("x", max_tokens=3)
+    with pytest.raises(TypeError, match="missing a required argument: 'q'"):
+        run()
+    with pytest.raises(TypeError, match="too many"):
+        run(1, 2, 3)
+    with pytest.raises(TypeError, match=r"begins a state of its own; .* ask\.func\(s"):
+        run(ask.run("x", backend=FakeBackend()), "y")
+    with pytest.raises(ValueError, match="stop must be a list, got 5"):
+        run("x", stop=5)
+    with pytest.raises(ConfigError, match=r"num_threads must be 'auto' or .* got 0"):
+        ask.run_batch([{"q": "x"}], num_threads=0, backend=FakeBackend())
+    with pytest.raises(TypeError, match="'tempature'; did you mean temperature"):
+        asyncio.run(ask.run_async("x", tempature=0, backend=FakeBackend()))
 
 
 def test_a_trace_shows_the_program():
@@ -482,6 +547,56 @@ def test_a_trace_shows_the_program():
     ):
         assert line in graph
     assert "depends on" not in graph
+
+
+def until_done(s, x):
+    while s["a"] != "done":
+        s += sgl.gen("a")
+
+
+def each_of(s, x):
+    for part in x:
+        s += part
+
+
+def if_known(s, x):
+    s += "yes" if x else "no"
+
+
+@pytest.mark.parametrize("question", [until_done, each_of, if_known])
+def test_a_trace_ends_at_a_question_that_nobody_can_answer(question):
+    @sgl.function
+    def program(s, x):
+        with sgl.user():
+            s += "begin"
+        question(s, x)
+
+    lines = str(program.trace()).splitlines()
+    assert lines == [
+        "program",
+        "  begin user",
+        "  text 'begin'",
+        "  end user",
+        "  … depends on values that are known only when it runs",
+    ]
+
+
+def test_nothing_is_called_while_a_program_is_traced():
+    @sgl.function
+    def outer(s, x):
+        s += "o" * 80
+        s += ask.run("fixed", temperature=0)["a"] + x
+
+    inner = FakeBackend()
+    sgl.set_default_backend(inner)
+    try:
+        backend = FakeBackend()
+        assert "short " in str(outer.trace())
+        outer.run_batch([{"x": "1"}, {"x": "2"}], backend=backend)
+        assert backend.prefixes == ["o" * 80]
+        assert len(inner.calls) == 2
+    finally:
+        sgl.set_default_backend(None)
 
 
 # ---- errors ----
@@ -623,6 +738,47 @@ def test_an_error_ends_a_stream():
         state["never"]
 
 
+def test_values_that_are_no_text_are_streamed_one_by_one():
+    @sgl.function
+    def program(s):
+        forks = s.fork(2)
+        for index, branch in enumerate(forks):
+            branch["w"] = index
+        forks.join()
+        s += "x" + sgl.gen("n", n=2)
+
+    async def pairs(state):
+        return [pair async for pair in state.text_async_iter("n", return_meta_data=True)]
+
+    state = program.run(backend=FakeBackend(), stream=True)
+    assert list(state.text_iter("w")) == ["0", "1"]
+    assert list(state.text_iter("n")) == ["[x]", "[x]"]
+    assert asyncio.run(pairs(state)) == list(zip(state["n"], state.get_meta_info("n"), strict=True))
+    with pytest.raises(TypeError, match="not iterable"):
+        list(state)
+
+
+@pytest.mark.parametrize("way", ["stream", "run_async"])
+def test_a_function_may_read_its_branches_in_threads_of_its_own(way):
+    @sgl.function
+    def program(s):
+        forks = s.fork(2)
+
+        def work(index):
+            forks[index] += f"{index}" + sgl.gen("x")
+            return forks[index].text()
+
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            return list(pool.map(work, range(2)))
+
+    async def main():
+        return await asyncio.wait_for(program.run_async(backend=FakeBackend()), 5)
+
+    state = program.run(backend=FakeBackend(), stream=True) if way == "stream" else asyncio.run(main())
+    assert list(state.text_iter()) == []
+    assert state.ret_value == ["0[0]", "1[1]"]
+
+
 def test_a_variable_can_be_awaited_before_the_function_has_come_to_it():
     go = threading.Event()
 
@@ -657,6 +813,31 @@ def test_cancel_aborts_the_request(stream):
     until(lambda: backend.ended == backend.began)
 
 
+def test_backends_hear_of_the_end_of_the_process():
+    script = """
+import asyncio
+import radixlang as sgl
+from tests.lang.fakes import FakeBackend
+
+class Telling(FakeBackend):
+    async def end(self, program):
+        await asyncio.sleep(0.05)
+        print("ended", program in self.began, self.aborted)
+
+done, hanging = Telling(), Telling()
+hanging.hang = True
+program = sgl.function(lambda s: s.__iadd__("x" + sgl.gen("x")) and None)
+program.run(backend=done)["x"]
+states = [program.run(backend=hanging), program.run(backend=hanging, stream=True)]
+while len(hanging.calls) < 2:
+    pass
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["ended True 0", "ended True 2", "ended True 2"]
+    assert done.stderr == ""
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_forgotten_program_is_given_up(stream):
     backend, state = hanging(stream)
@@ -688,6 +869,23 @@ def test_a_cancelled_async_reader_gives_the_program_up():
 
     asyncio.run(main())
     until(lambda: backend.aborted == 1)
+
+
+def test_a_cancelled_run_async_gives_the_program_up_although_its_error_is_held():
+    backend = FakeBackend()
+    backend.hang = True
+
+    async def main():
+        work = asyncio.ensure_future(ask.run_async("x", backend=backend))
+        while not backend.calls:
+            await asyncio.sleep(0.005)
+        work.cancel()
+        await asyncio.wait([work])
+        return work
+
+    held = asyncio.run(main())
+    until(lambda: backend.aborted == 1)
+    assert held.cancelled()
 
 
 def test_a_thread_that_waits_is_freed_by_cancel():

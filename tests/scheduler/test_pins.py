@@ -71,6 +71,17 @@ def test_answers_of_a_program_are_pinned_and_its_branches_share() -> None:
     assert run.scheduler.pins("other") == []
 
 
+def test_request_that_nobody_waits_for_pins_nothing() -> None:
+    run = driver()
+    run.add("a", list(range(8)), max_new_tokens=20, pin=PinWish("gone", 9.0))
+    for _ in range(4):
+        run.step()
+    run.abort("a")
+    run.finish()
+    assert run.scheduler.pins() == []
+    run.scheduler.check()
+
+
 def test_deadline_ends_a_pin_and_every_call_puts_it_off() -> None:
     run = driver()
     serve(run, "a", list(range(8)), "p", 1.0)

@@ -56,6 +56,9 @@ class Anthropic(RemoteBackend):
             self._client = self._library.AsyncAnthropic(*args, timeout=timeout, max_retries=0, **kwargs)
         except self._library.AnthropicError as error:
             raise ConfigError(f"{self.name}: {error}") from error
+        found = (getattr(self._client, name, None) for name in ("api_key", "auth_token", "credentials"))
+        if not any(found) and "default_headers" not in kwargs:  # the client would say so at the first call
+            raise ConfigError(f"{self.name}: give api_key=… or set ANTHROPIC_API_KEY.")
 
     def client_errors(self) -> tuple[type[Exception], ...]:
         """The client's own, and those below it."""

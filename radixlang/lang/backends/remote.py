@@ -368,17 +368,17 @@ async def _close(stream: Any) -> None:
             await close()
 
 
-async def _unwrapped(call: Awaitable[Piece]) -> Piece | RadixLangError:
+async def _unwrapped(call: Awaitable[Piece]) -> Piece | Exception:
     """Errors as values: a task group would wrap them."""
     try:
         return await call
-    except RadixLangError as error:
+    except Exception as error:
         return error
 
 
-def _result(task: asyncio.Task[Piece | RadixLangError]) -> Piece:
+def _result(task: asyncio.Task[Piece | Exception]) -> Piece:
     result = task.result()
-    if isinstance(result, RadixLangError):
+    if isinstance(result, Exception):
         raise result
     return result
 

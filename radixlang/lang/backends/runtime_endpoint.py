@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from radixlang.errors import BackendError, RadixLangError
+from radixlang.errors import BackendError, ConfigError, RadixLangError
 from radixlang.lang import loop
 from radixlang.lang.backends.native import NativeBackend, template_of_facts
 from radixlang.lang.chat_templates import ChatTemplate, get_chat_template
@@ -33,7 +33,7 @@ class RuntimeEndpoint(NativeBackend):
     """The server at `base_url`. `verify` is a file with the certificates to trust, or False.
 
     Raises:
-        BackendError: there is no server, or it refuses the key.
+        ConfigError: no URL. BackendError: there is no server, or it refuses the key.
     """
 
     def __init__(
@@ -44,6 +44,8 @@ class RuntimeEndpoint(NativeBackend):
         chat_template_name: str | None = None,
     ) -> None:
         super().__init__()
+        if urlsplit(base_url).scheme not in ("http", "https"):
+            raise ConfigError(f"base_url must begin with http:// or https://, got {base_url!r}.")
         self.base_url = base_url.rstrip("/")
         self.name = f"The server at {self.base_url}"
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
@@ -203,7 +205,7 @@ class RuntimeEndpoint(NativeBackend):
 
     @contextlib.contextmanager
     def _sentences(self) -> Iterator[None]:
-        """Errors of the transport as ours."""
+        """Errors of the transport as ours, which say all that a hundred lines of its traceback would."""
         import httpx
 
         try:
@@ -211,9 +213,9 @@ class RuntimeEndpoint(NativeBackend):
         except RadixLangError:
             raise
         except httpx.ConnectError as error:
-            raise BackendError(f"{self.name} cannot be reached ({error}); is it running there?") from error
-        except httpx.TimeoutException as error:
-            raise BackendError(f"{self.name} did not answer within {PATIENCE:.0f} s.") from error
+            raise BackendError(f"{self.name} cannot be reached ({error}); is it running there?") from None
+        except httpx.TimeoutException:
+            raise BackendError(f"{self.name} did not answer within {PATIENCE:.0f} s.") from None
         except httpx.HTTPError as error:
             detail = str(error) or type(error).__name__
-            raise BackendError(f"{self.name} broke the connection ({detail}).") from error
+            raise BackendError(f"{self.name} broke the connection ({detail}).") from None

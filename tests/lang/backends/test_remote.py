@@ -9,6 +9,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -228,6 +229,24 @@ def test_a_parameter_that_only_shapes_the_draw_is_left_out_with_one_warning(
     assert [record.getMessage() for record in caplog.records] == [
         "Anthropic('m') has no parameter min_p; it is left out."
     ]
+
+
+def test_a_missing_key_is_a_configuration_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    need("anthropic")
+    for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"Anthropic\('m'\): .*ANTHROPIC_API_KEY"):
+        rl.Anthropic("m")
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_whatever_a_sample_raises_comes_out_as_it_is(api: Api, n: int) -> None:
+    async def fails() -> Piece:
+        raise TypeError("the client's own")
+
+    with pytest.raises(TypeError, match="the client's own"):
+        run(anthropic(api.url), lambda backend: backend.samples(SamplingParams(n=n), fails))
 
 
 def test_a_client_that_is_not_installed_is_a_configuration_error() -> None:
