@@ -113,18 +113,18 @@ def engine(model: str, where: Path, device: str, more: dict[str, Any]) -> dict[s
     """All workloads by both engines → test → (with tree attention, without)."""
     sizes = Sizes(device == "cpu")
     found: list[Rows] = []
-    for off in (False, True):
-        bench = Bench(model, where, device=device, disable_tree_attention=off, **more)
-        work, rounds = Workload(bench, sizes), 1 if off else 2
+    for on in (True, False):
+        bench = Bench(model, where, device=device, enable_tree_attention=on, **more)
+        work, rounds = Workload(bench, sizes), 2 if on else 1
         rows: Rows = {}
         begin = time.perf_counter()
         work.cold_and_warm(work.one_prefix, 1)  # compiles, and finds memory
         rows["shared, cold, s"], rows["shared, warm, s"] = work.cold_and_warm(work.one_prefix, rounds)
         rows["two levels, cold, s"], rows["two levels, warm, s"] = work.cold_and_warm(work.two_levels, rounds)
         rows["a step, nothing shared, context ≈ 700, ms"] = work.step(partial(work.nothing, sizes.shared // 4))
-        if not off:
+        if on:
             rows["nothing shared, s"] = work.seconds(work.nothing(sizes.shared), sizes.new)
-        print(f"[{'off' if off else 'on'}: {time.perf_counter() - begin:.1f} s]", file=sys.stderr, flush=True)
+        print(f"[{'on' if on else 'off'}: {time.perf_counter() - begin:.1f} s]", file=sys.stderr, flush=True)
         bench.engine.shutdown()
         del bench, work  # the other engine wants the memory
         free()

@@ -17,6 +17,7 @@ from processes import Usage, device_memory, usage
 
 from radixlang.errors import EngineDeadError, RadixLangError
 from radixlang.llm import Engine
+from radixlang.messages import Abort
 
 PATIENCE = 120.0
 """seconds after which a request that has not ended never will"""
@@ -145,6 +146,8 @@ class Soak:
         self.problems: list[str] = []
         self.failures: Counter[str] = Counter()
         self.samples: list[Sample] = []
+        self.slowest = 0.0
+        """seconds that pages took at most to come back when nothing was running or waiting any more"""
         self.feeding = False
         self.mixed = True
         """requests of all kinds, not greedy ones alone"""
@@ -156,6 +159,17 @@ class Soak:
         names = ("engine", *(f"engine, rank {rank}" for rank in range(1, len(pids) - 1)), "detokenizer")
         self._pids = dict(zip(names, pids, strict=True))
         self._pids["client and hub"] = os.getpid()
+        self._count_aborts()
+
+    def _count_aborts(self) -> None:
+        hub = self.engine.hub
+        send = hub._send
+
+        def counted(message: Any) -> None:
+            self.counts["aborts sent"] += isinstance(message, Abort)
+            send(message)
+
+        hub._send = counted  # type: ignore[method-assign]
 
     async def run(self, seconds: float, pause: float) -> None:
         """Load until the time is over, with pauses.
@@ -295,12 +309,16 @@ class Soak:
     async def _settled(self) -> dict[str, Any]:
         """The engine's figures when it is idle; aborts of readers that left may still be on their way, and so may
         pages that come from a lower tier for requests that were aborted."""
+        since: float | None = None
         for _ in range(400):
             info = await asyncio.to_thread(self.engine.get_server_info)
             pages = int(info["kv_available_tokens"]) + int(info["kv_evictable_tokens"])
-            busy = info["num_running_reqs"] or info["num_queue_reqs"] or self.engine.hub.running
-            if not busy and pages == self.capacity:
-                break
+            if not (info["num_running_reqs"] or info["num_queue_reqs"] or self.engine.hub.running):
+                now = time.monotonic()
+                since = since or now
+                self.slowest = max(self.slowest, now - since)
+                if pages == self.capacity:
+                    break
             await asyncio.sleep(0.025)
         return info
 

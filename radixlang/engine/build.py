@@ -37,6 +37,13 @@ def default_chunk(shape: EngineShape) -> int:
     return 512 if shape.device.startswith("cpu") else 8192
 
 
+def least_load(shape: EngineShape) -> int:
+    """Tokens from which on a prefix is fetched from host memory or storage: about as many as are computed in the
+    time of the step that a fetch costs (benchmarks/load_sizes.py). An accelerator computes them while it reads the
+    weights, on a CPU every token has its price."""
+    return 16 if shape.device.startswith("cpu") else 64
+
+
 def scheduler_limits(config: Config, shape: EngineShape) -> SchedulerLimits:
     """What the scheduler must keep to: the flags, and what the device turned out to hold."""
     schedule, chunk = config.schedule, config.schedule.chunked_prefill_size
@@ -64,6 +71,7 @@ def scheduler_limits(config: Config, shape: EngineShape) -> SchedulerLimits:
         conservativeness=schedule.schedule_conservativeness,
         random_seed=seed if seed is not None else secrets.randbits(63),
         prefetch=config.cache.hicache_storage_prefetch_policy,
+        least_load=least_load(shape),
         encoder=shape.encoder,
     )
 

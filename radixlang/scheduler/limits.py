@@ -48,6 +48,8 @@ class SchedulerLimits:
     random_seed: int = 0
     prefetch: str = "timeout"
     """how long a request waits for storage: see `lower_tiers.PREFETCH_POLICIES`"""
+    least_load: int = 0
+    """tokens; what lower tiers have of a prefix is computed when it is less: a fetch costs its request a step"""
     encoder: bool = False
     """the model attends both ways and only embeds: a prompt is computed in one grant, nothing is cached"""
 

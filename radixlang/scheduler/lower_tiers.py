@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 from radixlang.cache import Match
 from radixlang.cache.tiers import Load, Prefetch, Tiers
 from radixlang.plan import Transfer
+from radixlang.scheduler.limits import SchedulerLimits
 from radixlang.scheduler.pages import Pages
 from radixlang.scheduler.request import Request, State
 
@@ -35,6 +36,11 @@ class Fetch(NamedTuple):
     request: Request
     match: Match
     load: Load
+
+    @property
+    def wanted(self) -> bool:
+        """Its request has not ended meanwhile: it will need a row, and further pages."""
+        return self.request.state is not State.ENDED
 
     def missing(self, expected: int) -> int:
         """Pages that the request will need beside these, if it needs `expected` in all."""
@@ -142,11 +148,13 @@ class DeviceOnly:
 class HostAndStorage:
     """Host memory, and storage if `tiers` has one."""
 
-    def __init__(self, tiers: Tiers, pages: Pages, policy: str = "timeout") -> None:
-        assert policy in PREFETCH_POLICIES, policy
+    def __init__(self, tiers: Tiers, pages: Pages, limits: SchedulerLimits) -> None:
+        assert limits.prefetch in PREFETCH_POLICIES, limits.prefetch
         self._tiers = tiers
         self._pages = pages
-        self._policy = policy
+        self._policy = limits.prefetch
+        self.least = max(1, limits.pages_for(limits.least_load))
+        """pages that are worth the wait"""
         self._prefetches: dict[str, tuple[Request, Prefetch, float]] = {}
         """by request id, until it is admitted or ends: what is read for it, and until when it waits"""
         self.fetches: list[Fetch] = []
@@ -159,14 +167,12 @@ class HostAndStorage:
         return self._tiers.busy
 
     def arrived(self, request: Request, now: float) -> None:
-        tokens = request.tokens.view()
-        request.page_keys = self._tiers.keys(tokens, request.namespace)
+        here = self._pages.found(request)
+        request.page_keys = self._tiers.keys(request.tokens.view(), request.namespace, self._tiers.known(here))
         if self._tiers.threads is None:
             return
-        cap = request.match_cap
-        have = self._pages.tree.match_length(tokens[:cap], request.namespace) // self._pages.size
-        keys = request.page_keys[have : cap // self._pages.size]
-        prefetch = self._tiers.prefetch(keys)
+        keys = request.page_keys[len(here) : request.match_cap // self._pages.size]
+        prefetch = self._tiers.prefetch(keys, self.least)
         if prefetch is None:
             return
         until = {
@@ -206,7 +212,7 @@ class HostAndStorage:
         size, first = self._pages.size, len(match.pages)
         tokens = request.tokens.view()[: cap - cap % size]
         keys = self._tiers.keys(tokens, request.namespace, request.page_keys[: cap // size])
-        load = self._tiers.ahead(keys[first:], self._pages.available)
+        load = self._tiers.ahead(keys[first:], self._pages.available, self.least)
         if load is None:
             return False
         pages = self._pages.take(len(load))
@@ -225,7 +231,7 @@ class HostAndStorage:
         else:
             self._pages.pool.free(load.pages)
         self._pages.unmatch(match)
-        if request.state is not State.ENDED:
+        if fetch.wanted:
             size = self._pages.size
             storage = load.from_storage * size
             self._fetched[request.rid] = (len(load) * size - storage, storage) if load.worked else (0, 0)
@@ -242,7 +248,7 @@ class HostAndStorage:
         return self._tiers.transfers(rows)
 
     def to_come(self, expected: Callable[[Request], int]) -> int:
-        return sum(fetch.missing(expected(fetch.request)) for fetch in self.fetches)
+        return sum(fetch.missing(expected(fetch.request)) for fetch in self.fetches if fetch.wanted)
 
     def reset(self) -> None:
         self._tiers.reset()
@@ -276,7 +282,7 @@ class HostAndStorage:
     def check(self) -> None:
         self._tiers.check()
         for fetch in self.fetches:
-            assert fetch.request.state is State.ENDED or PAGES in fetch.request.waits
+            assert not fetch.wanted or PAGES in fetch.request.waits
 
     def close(self) -> None:
         self._tiers.close()

@@ -23,6 +23,8 @@ from radixlang.scheduler.pins import Pins
 from radixlang.scheduler.request import Request
 from radixlang.scheduler.rows import Rows
 
+_NO_PAGES: Ints = np.zeros(0, np.int32)
+
 
 class Pages:
     """The pool and the tree, and the moves between them."""
@@ -65,6 +67,11 @@ class Pages:
                 self._tiers.evicted(evicted)
             self.pool.free(evicted)
         return self.pool.alloc(count)
+
+    def found(self, request: Request) -> Ints:
+        """The cached pages of the longest prefix of the request's tokens. Nobody holds them."""
+        path, tokens = self.tree.path(request.tokens.view(), request.namespace)
+        return np.concatenate([_NO_PAGES, *(node.pages for node in path)])[: tokens // self.size]
 
     def match(self, request: Request, cap: int) -> Match:
         """Lock the longest cached prefix of the request's first `cap` tokens."""

@@ -78,7 +78,7 @@ class Scheduler:
         self._pages = Pages(limits, self._rows, tiers)
         self._lower: LowerTiers = DeviceOnly()
         if tiers is not None:
-            self._lower = HostAndStorage(tiers, self._pages, limits.prefetch)
+            self._lower = HostAndStorage(tiers, self._pages, limits)
         self._ratio = NewTokenRatio(limits.conservativeness)
         self._rates = Rates(time.time() if now is None else now)
         self._filling: dict[int, Request] = {}
@@ -134,6 +134,7 @@ class Scheduler:
         """End the request wherever it is; unknown ids are ignored. `message` None: nobody waits for an ending."""
         request = self._requests.get(rid)
         if request is None:
+            self.totals.num_late_aborts += 1
             return None
         request.pin = None  # its program has gone, and may have ended its pins already
         self._end(request)
@@ -406,7 +407,7 @@ class Scheduler:
         admitted: list[Request] = []
         hopeless: list[Request] = []
         for request in self._policy(self._queue, self._pages.tree):
-            rows = self._rows.available - len(self._lower.fetches)
+            rows = self._rows.available - sum(fetch.wanted for fetch in self._lower.fetches)
             if rows <= 0 or self._budget <= 0 or len(admitted) == self.limits.prefill_max_requests:
                 break
             if request.waits:

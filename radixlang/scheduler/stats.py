@@ -13,6 +13,8 @@ class Totals:
         self.num_requests = 0
         self.num_refused_requests = 0
         self.num_aborted_requests = 0
+        self.num_late_aborts = 0
+        """of requests that had ended, and whose last tokens were on their way to the client"""
         self.num_failed_requests = 0
         self.num_retracted_requests = 0
         self.prompt_tokens = 0

@@ -67,6 +67,7 @@ ENGINE_GAUGES = {
     "hicache_host_total_tokens": "Tokens whose KV host memory can hold.",
 }
 ENGINE_COUNTERS = {
+    "num_late_aborts": "Aborts of requests that had ended already.",
     "num_retracted_requests": "Times a request had to give its memory back.",
     "evicted_tokens": "Tokens evicted from the radix cache.",
     "hicache_backup_tokens": "Tokens whose KV was copied to host memory.",

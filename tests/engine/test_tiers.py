@@ -141,13 +141,11 @@ def test_damaged_entries_are_deleted_and_computed(filled, model, prompts, answer
             data = bytearray(rng.choice(files).read_bytes()[:-4] + b"abcd")
         path.write_bytes(data)
     shares = []
-    for _ in range(6):  # what lies behind a damaged entry is seen when that one has been written anew
+    for _ in range(2):  # the first has replaced them all
         with Serving(model, cache_dir=str(filled)) as serving:
             texts, share = serving.ask(prompts)
             assert texts == answers
             shares.append(share)
-        if share > 0.6:
-            break
     assert shares[0] < 0.3
     assert shares[-1] > 0.6
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
 pytest.importorskip("triton", reason="Triton is not installed, so its kernels cannot run here")
 
 from radixlang.executor.prefixes import KvShape, PrefixPlanner  # noqa: E402
-from radixlang.kernels import reference  # noqa: E402
+from radixlang.kernels import reference, tuning  # noqa: E402
 from radixlang.kernels.decode_attention import decode_attention  # noqa: E402
 from radixlang.kernels.tree_attention import tree_attention  # noqa: E402
 from radixlang.kernels.tree_work import TreeWork, tree_sections, tree_size  # noqa: E402
@@ -46,9 +46,11 @@ def make(
     padding: int = 2,
     tma: bool = False,
     dtype: torch.dtype = torch.float32,
+    tile: TreeTile | None = None,
 ) -> Step:
     """A step of rows of `lengths` tokens: each letter of a row's path is a node of `part` tokens, the rest is its
-    own. Pages are scattered, and NaN is in every slot that holds no key; `padding` rows of length 0 follow."""
+    own. Pages are scattered, and NaN is in every slot that holds no key; `padding` rows of length 0 follow.
+    Without a `tile`, one of `block` keys is made."""
     generator = torch.Generator().manual_seed(0)
     free = (torch.randperm(1 + sum(-(-n // page) for n in lengths), generator=generator) + 1).tolist()
     k = torch.full((len(free) + 1, page, kv_heads, dim), float("nan"))
@@ -69,7 +71,7 @@ def make(
                 v[here, :filled] = torch.randn((filled, kv_heads, dim), generator=generator)
             table[row, i] = here
     block_m = 16 if heads < 16 * kv_heads else 32
-    tile = TreeTile(block_m, block, 4, 2, programs=5, chunk=block, sweep_cost=1, least_bytes=1, tma=tma)
+    tile = tile or TreeTile(block_m, block, 4, 2, programs=5, chunk=block, sweep_cost=1, least_bytes=1, tma=tma)
     planner = PrefixPlanner(tile, KvShape(heads, kv_heads, dim, 64, page))  # keys are dear: small parts pay
     starts = np.array(lengths, np.int32) - 1
     plan = planner.plan(rows.numpy().astype(np.int32), starts, table)
@@ -100,6 +102,7 @@ def check(
     softcap: float = 0.0,
     sinks: torch.Tensor | None = None,
     pack: int = 1,
+    tile: DecodeTile | None = None,
 ) -> None:
     """The tree's part against its twin, slot by slot, and the whole against each row's own attention."""
     inputs, work = step.inputs, step.work
@@ -112,7 +115,7 @@ def check(
     torch.testing.assert_close(prefixes.lse[there], lse[there], atol=5 * tolerance, rtol=tolerance)
     torch.testing.assert_close(prefixes.partial[there], partial[there], atol=tolerance, rtol=tolerance)
     prefixes.lse[~there], prefixes.partial[~there] = float("nan"), float("nan")
-    tile = DecodeTile(splits=splits, block=block, warps=4, stages=2, pack=pack)
+    tile = tile or DecodeTile(splits=splits, block=block, warps=4, stages=2, pack=pack)
     options = {"scale": scale, "softcap": softcap, "sinks": sinks}
     out = decode_attention(**inputs, **options, max_query=1, tile=tile, prefixes=prefixes)
     expected = reference.paged_attention(**inputs, **options)
@@ -150,6 +153,18 @@ def test_heads(heads: int, kv_heads: int, dim: int) -> None:
 def test_softcap_and_sinks(splits: int) -> None:
     sinks = torch.linspace(-3.0, 4.0, 4).to(DEVICE)
     check(make(TWO_LEVELS, LENGTHS), splits=splits, softcap=5.0, sinks=sinks)
+
+
+@pytest.mark.parametrize(("page", "batch"), [(16, 32), (128, 16), (1, 8)])
+def test_the_chips_own_tiles(page: int, batch: int) -> None:
+    """As the engine takes them for a small model in float32: splits, warps, stages, what is asked for early."""
+    chip, sizes = tuning.chip(DEVICE), {"kv_heads": 3, "head_dim": 64, "element_size": 4}
+    shared = tuning.tree_tile(chip, heads=9, page_size=page, **sizes)
+    assert shared is not None
+    shared = replace(shared, sweep_cost=1, least_bytes=1)
+    lengths = [257, 300, 391, 270, 257, 258, 150, 160]
+    step = make(TWO_LEVELS, lengths, heads=9, kv_heads=3, page=page, part=128, tile=shared)
+    check(step, scale=0.125, tile=tuning.decode_tile(chip, batch=batch, queries=3, max_length=2048, **sizes))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

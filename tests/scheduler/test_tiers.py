@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from tests.scheduler.tiered import TieredDriver
 def run(seed: int, kept: dict[bytes, np.ndarray] | None, policy: str, requests: int = 24) -> TieredDriver:
     rng = random.Random(seed)
     limits = random_limits(rng, rng.choice([1, 1, 4, 16]), rng.choice(POLICIES.names()))
-    limits = replace(limits, radix_cache=True, prefetch=rng.choice(PREFETCH_POLICIES))
+    limits = replace(limits, radix_cache=True, prefetch=rng.choice(PREFETCH_POLICIES), least_load=3 * (seed % 4))
     faults = rng.random() < 0.25
     driver = TieredDriver(
         limits,
@@ -72,3 +73,126 @@ def test_answers_do_not_depend_on_tiers(policy: str, storage: bool) -> None:
         wanted += ["read", "written", "from storage"]
     for what in wanted:
         assert seen[what] > 0, f"no program exercised {what!r}: {seen}"
+
+
+class Same(random.Random):
+    """A chance that is always the same."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.value = value
+
+    def random(self) -> float:
+        return self.value
+
+
+SLOW, SOON = 0.9, 0.2
+"""a copy that ends when it is awaited, or with the next turn"""
+NEVER, NOW = 0.5, 0.95
+"""storage that does not answer, or does at once"""
+
+
+def waiting_driver(**more: Any) -> TieredDriver:
+    """Twenty tokens of a prompt are in host memory and in storage."""
+    limits = SchedulerLimits(num_pages=17, page_size=4, context_length=64, max_running_requests=4, **more)
+    driver = TieredDriver(limits, 1, slots=32, kept={}, seed=0)
+    driver.executor.copies.rng = Same(SOON)
+    driver.tiers.threads.rng = Same(NOW)
+    driver.add("first", PROMPT, max_new_tokens=1)
+    driver.finish()
+    while driver.tiers.threads.jobs:
+        driver.tiers.poll()
+    assert driver.tiers.stored_pages == driver.tiers.written_pages == len(PROMPT) // 4
+    driver.scheduler._pages.flush()  # the device's tree only
+    return driver
+
+
+PROMPT = [*range(1, 22)]
+
+
+@pytest.mark.parametrize("message", [None, "Enough."])
+def test_aborted_while_its_pages_are_loaded(message: str | None) -> None:
+    driver = waiting_driver()
+    copies, pages = driver.executor.copies, driver.scheduler._pages
+    copies.rng = Same(SLOW)
+    driver.add("a", PROMPT)
+    driver.step()
+    (fetch,) = driver.scheduler._lower.fetches
+    assert driver.scheduler._lower.to_come(lambda request: 9) == 9 - len(PROMPT) // 4
+    driver.abort("a", message)
+    assert driver.scheduler.rids() == []
+    assert driver.scheduler.totals.num_aborted_requests == 1
+    assert driver.scheduler._lower.to_come(lambda request: 9) == 0
+    driver.scheduler.check()
+    # The copy is under way: its pages come back when it has ended, by themselves, and are in the tree then.
+    assert pages.available == 16 - len(fetch.load)
+    assert not driver.scheduler.idle
+    copies.rng = Same(SOON)
+    driver.step()  # processes the step that began it
+    driver.step()
+    assert driver.scheduler.idle
+    assert pages.available == 16
+    assert pages.tree.total == len(fetch.load)
+    driver.scheduler.check()
+    driver.abort("a")
+    assert driver.scheduler.totals.num_late_aborts == 1
+
+
+def test_aborted_while_storage_is_asked() -> None:
+    driver = waiting_driver()
+    driver.tiers.host.clear()
+    threads = driver.tiers.threads
+    threads.rng = Same(NEVER)
+    driver.add("a", PROMPT)
+    driver.add("b", PROMPT)
+    driver.step()
+    assert all("storage" in driver.scheduler.request(rid).waits for rid in "ab")
+    (find,) = threads.jobs  # b waits for what a reads
+    driver.abort("a")
+    assert driver.scheduler.rids() == ["b"]
+    assert not find[1].vain
+    driver.abort("b")
+    assert driver.scheduler.rids() == []
+    assert driver.scheduler.totals.num_aborted_requests == 2
+    assert driver.scheduler.idle
+    driver.add("c", PROMPT)
+    threads.rng = Same(NOW)
+    driver.finish()
+    driver.judge_all()
+    assert driver.outcomes["c"].metas[0].cached_storage == len(PROMPT) // 4 * 4
+
+
+def test_aborted_while_it_waits_for_host_memory() -> None:
+    """Reads that wait for slots behind others' are given up at once, and those that need them go on alone."""
+    driver = waiting_driver()
+    driver.tiers.host.clear()
+    taken = driver.tiers.host.reserve(28)
+    driver.tiers._slots_read += len(taken)
+    driver.tiers._unwritten += 1  # somebody will give slots back
+    for rid in "ab":
+        driver.add(rid, PROMPT)
+    driver.scheduler._lower.begin(1.0)
+    assert len(driver.tiers._hungry) == 1
+    driver.abort("a")
+    assert not driver.tiers._hungry
+    assert [kind for kind, *_ in driver.tiers.threads.jobs] == ["find"]
+    driver.tiers.host.free(taken)
+    driver.tiers._slots_read -= len(taken)
+    driver.tiers._unwritten -= 1
+    driver.finish()
+    driver.judge_all()
+    assert driver.outcomes["b"].metas[0].cached_storage == len(PROMPT) // 4 * 4
+
+
+@pytest.mark.parametrize(("least", "loaded"), [(20, True), (21, False)])
+def test_few_tokens_are_computed_and_not_waited_for(least: int, loaded: bool) -> None:
+    driver = waiting_driver(least_load=least)
+    for where in ("host", "storage"):
+        driver.add(where, PROMPT)
+        assert bool(driver.scheduler.request(where).waits) == (loaded and where == "storage")
+        driver.finish()
+        (meta,) = driver.outcomes[where].metas[:1]
+        assert getattr(meta, f"cached_{where}") == (20 if loaded else 0)
+        driver.scheduler._pages.flush()
+        driver.tiers.host.clear()
+    driver.judge_all()

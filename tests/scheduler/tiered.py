@@ -17,7 +17,7 @@ from radixlang.cache.tiers.threads import Done
 from radixlang.plan import AwaitCopies, StepPlan, StepResult, StorePages
 from radixlang.scheduler import Scheduler, SchedulerLimits
 from tests.fakes import FakeExecutor
-from tests.scheduler.driver import Driver
+from tests.scheduler.driver import Driver, Outcome
 
 GARBAGE = np.uint64(0xDEADDEADDEADDEAD)
 
@@ -162,6 +162,13 @@ class TieredDriver(Driver):
         threads: Any = None if kept is None else SlowThreads(host, kept, rng)
         self.tiers = Tiers(b"model", limits.page_size, limits.num_pages, slots, copies, policy, threads)
         self.scheduler = Scheduler(limits, now=1.0, constraints=self.constraints, tiers=self.tiers)
+
+    def add(self, rid: str, prompt: list[int], **fields: Any) -> Outcome:
+        outcome = super().add(rid, prompt, **fields)
+        request = self.scheduler.request(rid)
+        if request is not None:
+            assert request.page_keys == self.tiers.keys(request.tokens.view(), request.namespace)
+        return outcome
 
     def _all_wait(self) -> bool:
         return super()._all_wait() or bool(self.scheduler._lower.fetches)

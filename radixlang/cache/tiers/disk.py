@@ -129,11 +129,20 @@ class DiskStorage:
         with suppress(OSError):
             os.utime(path)
 
+    def _whole(self, path: Path, key: bytes) -> bool:
+        """Whether the entry is what it should be; if not, it is about to be written anew."""
+        try:
+            self._read(path, key, memoryview(bytearray(self._page_bytes)))
+        except (FileNotFoundError, DamagedEntry):
+            return False
+        return True
+
     def write(self, keys: Sequence[bytes], buffers: Sequence[Buffer]) -> int:
         written = 0
         for key, buffer in zip(keys, buffers, strict=True):
             path = self._path(key)
-            if self.exists([key]):
+            # Whoever computed the page may have had to because of what is there: existing is not enough.
+            if self.exists([key]) and self._whole(path, key):
                 continue
             if time.monotonic() < self._full_until or not self._make_room():
                 break

@@ -76,6 +76,7 @@ class RedisStorage:
         done = 0
         for batch in _batches(list(zip(keys, buffers, strict=True)), self._batch):
             values = self._client.mget([self._name(key) for key, _ in batch])
+            good = True
             for (key, buffer), value in zip(batch, values, strict=True):
                 if value is None:
                     return done
@@ -87,8 +88,10 @@ class RedisStorage:
                 except DamagedEntry as error:
                     log.warning("the cache entry %s is deleted: %s", self._name(key).decode(), error)
                     self._client.delete(self._name(key))
-                    return done
-                done += 1
+                    good = False  # those behind it are looked at all the same, as files are
+                done += good
+            if not good:
+                break
         return done
 
     def write(self, keys: Sequence[bytes], buffers: Sequence[Buffer]) -> int:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -27,10 +27,19 @@ CLOSING = 60.0
 """seconds that unwritten pages get when the engine ends"""
 
 
+class Job(Protocol):
+    """Whatever the caller knows its work by."""
+
+    @property
+    def vain(self) -> bool:
+        """Nobody needs it any more: it is done, with no pages, when its turn comes. Asked in another thread."""
+        ...
+
+
 class Done(NamedTuple):
     """`job` as it was given; `pages`, from the first on, so many were found, read or written."""
 
-    job: Any
+    job: Any  # a `Job`; only the caller knows of which kind
     pages: int
 
 
@@ -51,27 +60,27 @@ class StorageThreads:
     def _buffers(self, slots: Sequence[int]) -> list[memoryview]:
         return [self._array[slot].data for slot in slots]
 
-    def find(self, job: Any, keys: Sequence[bytes]) -> None:
+    def find(self, job: Job, keys: Sequence[bytes]) -> None:
         self._readers.submit(self._run, job, lambda: self.storage.exists(keys))
 
-    def read(self, job: Any, keys: Sequence[bytes], slots: Sequence[int]) -> None:
+    def read(self, job: Job, keys: Sequence[bytes], slots: Sequence[int]) -> None:
         """Into these slots, which are the job's until it is done."""
         self._readers.submit(self._run, job, lambda: self.storage.read(keys, self._buffers(slots)))
 
-    def write(self, job: Any, keys: Sequence[bytes], slots: Sequence[int]) -> None:
+    def write(self, job: Job, keys: Sequence[bytes], slots: Sequence[int]) -> None:
         """From these slots, which stay as they are until the job is done."""
         with self._lock:
             self._unwritten += 1
         self._writer.submit(self._write, job, keys, slots)
 
-    def _write(self, job: Any, keys: Sequence[bytes], slots: Sequence[int]) -> None:
+    def _write(self, job: Job, keys: Sequence[bytes], slots: Sequence[int]) -> None:
         self._run(job, lambda: self.storage.write(keys, self._buffers(slots)))
         with self._lock:
             self._unwritten -= 1
 
-    def _run(self, job: Any, work: Callable[[], int]) -> None:
+    def _run(self, job: Job, work: Callable[[], int]) -> None:
         count = 0
-        if time.monotonic() >= self._rest_until:
+        if not job.vain and time.monotonic() >= self._rest_until:
             try:
                 count = work()
             except Exception as error:

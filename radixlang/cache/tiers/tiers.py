@@ -87,15 +87,21 @@ class _Find:
     def __init__(self, prefetch: Prefetch) -> None:
         self.prefetch = prefetch
 
+    @property
+    def vain(self) -> bool:
+        return self.prefetch.dropped and not self.prefetch.followers
 
-class _Read:
+
+class _Read(_Find):
     def __init__(self, prefetch: Prefetch, keys: list[bytes], slots: list[int]) -> None:
-        self.prefetch = prefetch
+        super().__init__(prefetch)
         self.keys = keys
         self.slots = slots
 
 
 class _Write:
+    vain = False
+
     def __init__(self, pages: list[HostPage]) -> None:
         self.pages = pages
 
@@ -158,6 +164,16 @@ class Tiers:
         before = known[-1] if known else first_key(self._identity, namespace)
         more = page_keys(before, tokens[len(known) * self.page_size :], self.page_size)
         return [*known, *more][:count]
+
+    def known(self, pages: Ints) -> list[bytes]:
+        """The keys of `pages`, which lie in the tree one behind the other from the start of a prefix."""
+        keys = []
+        for page in pages.tolist():
+            key = self._key_of[page]
+            if key is None:
+                break
+            keys.append(key)
+        return keys
 
     # ---- what happens to the tree ----
 
@@ -250,10 +266,11 @@ class Tiers:
 
     # ---- from host memory to the device ----
 
-    def ahead(self, keys: Sequence[bytes], most: int) -> Load | None:
-        """The first of `keys` that host memory has, at most `most`, held for a load; None when it has none."""
+    def ahead(self, keys: Sequence[bytes], most: int, least: int = 1) -> Load | None:
+        """The first of `keys` that host memory has, at most `most`, held for a load; None when these are less than
+        `least`."""
         count = self.host.find(keys[:most])
-        if not count:
+        if count < least:
             return None
         held = [page for page in map(self.host.get, keys[:count]) if page is not None]
         self.host.hold(held)
@@ -273,9 +290,9 @@ class Tiers:
 
     # ---- from storage to host memory ----
 
-    def prefetch(self, keys: list[bytes]) -> Prefetch | None:
-        """Look for `keys` in storage as far as host memory lacks them; None when there is nothing to look for."""
-        if self.threads is None or self.host.find(keys) == len(keys):
+    def prefetch(self, keys: list[bytes], least: int = 1) -> Prefetch | None:
+        """Look for `keys` in storage as far as host memory lacks them; None when it lacks less than `least`."""
+        if self.threads is None or len(keys) - self.host.find(keys) < least:
             return None
         prefetch = Prefetch(keys)
         self._prefetches[prefetch] = None
@@ -289,6 +306,9 @@ class Tiers:
             prefetch.dropped = True
             self.host.release(prefetch.held)
             prefetch.held = []
+            if prefetch in self._hungry:
+                self._hungry.remove(prefetch)
+                self._finish(prefetch)
 
     def _advance(self, prefetch: Prefetch) -> None:
         """The next step of one that nobody works for."""
@@ -332,10 +352,10 @@ class Tiers:
             others = self._stores or self._loads or self._unwritten
             # Those that are read will be used, and give theirs back; those that wait here may wait for each other.
             others = others or any(other.parts or (other.done and other.held) for other in self._prefetches)
-            if self.host.reservable < need and others and not prefetch.dropped:
+            if self.host.reservable < need and others:
                 return
             self._hungry.popleft()
-            slots = [] if prefetch.dropped else self.host.reserve(need)
+            slots = self.host.reserve(need)
             for at in range(0, len(slots), CHUNK):
                 read = _Read(prefetch, prefetch.wanted[at : at + CHUNK][: len(slots) - at], slots[at : at + CHUNK])
                 prefetch.parts += 1
@@ -376,10 +396,10 @@ class Tiers:
         if self.threads is None:
             return
         for job, count in self.threads.done():
-            if isinstance(job, _Find):
-                self._found(job.prefetch, count)
-            elif isinstance(job, _Read):
+            if isinstance(job, _Read):
                 self._have_read(job, count)
+            elif isinstance(job, _Find):
+                self._found(job.prefetch, count)
             else:
                 self.written_pages += count
                 self._unwritten -= len(job.pages)

@@ -201,6 +201,29 @@ def test_damaged_entries_are_deleted(make: Make, change: Callable[[bytes], bytes
     np.testing.assert_array_equal(out, data)
 
 
+def test_all_damaged_entries_go_at_once(make: Make) -> None:
+    data, storage = pages(), make()
+    storage.write(KEYS, rows(data))
+    for key in KEYS[1::2]:
+        damage(storage, key, lambda entry: entry[:-1] + bytes([entry[-1] ^ 1]))
+    out = np.zeros_like(data)
+    assert storage.read(KEYS, rows(out)) == 1
+    assert storage.write(KEYS, rows(data)) == len(KEYS[1::2])
+    assert storage.read(KEYS, rows(out)) == len(KEYS)
+    np.testing.assert_array_equal(out, data)
+
+
+def test_damaged_files_are_replaced_by_whoever_computes_the_page(tmp_path: Path) -> None:
+    """Not only by whoever reads it: what lies behind a gap is not read before the gap is filled."""
+    data, storage = pages(), DiskStorage(StorageOptions(IDENTITY, SIZE, str(tmp_path)))
+    storage.write(KEYS, rows(data))
+    damage(storage, KEYS[1], lambda entry: entry[:50])
+    damage(storage, KEYS[2], lambda entry: entry[:-1] + bytes([entry[-1] ^ 1]))
+    assert storage.exists(KEYS) == 1
+    assert storage.write(KEYS[1:], rows(data)[1:]) == 2
+    assert DiskStorage(StorageOptions(IDENTITY, SIZE, str(tmp_path))).read(KEYS, rows(data)) == len(KEYS)
+
+
 def test_many_at_once(make: Make) -> None:
     """Two storages, several threads each, the same pages: nobody sees a part of one."""
     data = pages()
@@ -290,6 +313,10 @@ def test_a_full_disk_is_left_alone(tmp_path: Path) -> None:
 # ---- threads ----
 
 
+class Job:
+    vain = False
+
+
 class Broken:
     name = "broken"
 
@@ -309,14 +336,26 @@ class Broken:
 def test_a_storage_that_fails_is_left_alone() -> None:
     storage = Broken()
     threads = StorageThreads(storage, pages())  # type: ignore[arg-type]
-    for job in range(5):
+    for job in (Job() for _ in range(5)):
         threads.find(job, KEYS)
         while not (done := threads.done()):
             time.sleep(0.001)
         assert [tuple(entry) for entry in done] == [(job, 0)]
-    threads.write("w", KEYS[:1], [0])
+    threads.write(Job(), KEYS[:1], [0])
     threads.close()
     assert storage.calls == threads.failures == 1
+
+
+def test_what_nobody_needs_any_more_is_not_read() -> None:
+    storage, job = Broken(), Job()
+    job.vain = True
+    threads = StorageThreads(storage, pages())  # type: ignore[arg-type]
+    threads.find(job, KEYS)
+    threads.read(job, KEYS, range(len(KEYS)))
+    threads._readers.shutdown(wait=True)
+    assert [tuple(entry) for entry in threads.done()] == [(job, 0)] * 2
+    assert storage.calls == threads.failures == 0
+    threads.close()
 
 
 def test_what_is_left_to_write_is_written_at_the_end(tmp_path: Path) -> None:
@@ -324,7 +363,7 @@ def test_what_is_left_to_write_is_written_at_the_end(tmp_path: Path) -> None:
     options = StorageOptions(IDENTITY, SIZE, str(tmp_path))
     threads = StorageThreads(DiskStorage(options), data)
     for index, key in enumerate(KEYS):
-        threads.write(index, [key], [index])
+        threads.write(Job(), [key], [index])
     threads.close()
     out = np.zeros_like(data)
     assert DiskStorage(options).read(KEYS, rows(out)) == len(KEYS)
