@@ -98,7 +98,7 @@ class Output:
             return False
         try:
             text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
-        except ValueError:
+        except (ValueError, RecursionError):
             return False
         self.begin(name, id)
         self.arguments(text)

@@ -80,7 +80,7 @@ class AnswerReader:
             return reason
         try:
             json.loads("".join(self._arguments))
-        except ValueError:
+        except (ValueError, RecursionError):
             return reason
         return "tool_calls"
 
