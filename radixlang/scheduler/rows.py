@@ -260,3 +260,18 @@ class Rows:
         """Put one page id to the end, at `indexes`, of each of distinct rows."""
         self.pages[rows, indexes] = pages
         self.capacity[rows] += self._page_size
+
+    def check(self) -> None:
+        """Assert what must hold between the columns."""
+        assert len(self.running) + self.available + self.lent == self.count, "a row is lost"
+        assert not self.made[self.tenant == 0].any(), "a free row has tokens"
+        bound = [request.grammar is not None and request.table is None for request in self.running.values()]
+        assert self.bound == sum(bound), "grammars are miscounted"
+        for row, request in self.running.items():
+            computed, length = int(self.computed[row]), int(self.length[row])
+            assert request.state is State.RUNNING
+            assert request.row == row
+            assert computed <= length <= max(request.limit, request.prompt_length), "more computed than exists"
+            assert self.known(request) <= length, "more tokens known than exist"
+            assert computed <= self.capacity[row], "KV without pages"
+            assert request.shared * self._page_size <= computed, "shared pages that are not computed"

@@ -20,7 +20,10 @@ Item = TypeVar("Item", bound=np.generic)
 class StepBuilder:
     """Rows in the order of their grants: first those that go on decoding, then parts of prompts."""
 
-    def __init__(self) -> None:
+    def __init__(self, number: int, budget: int) -> None:
+        self.number = number
+        self.budget = budget
+        """prompt tokens that it may still hold"""
         self.requests: list[Request] = []
         """by plan index"""
         self.tenants: npt.NDArray[np.int64] = np.zeros(0, np.int64)
@@ -134,9 +137,7 @@ class StepBuilder:
             if state is not None and wish.first_logit >= 0:
                 state.next = min(state.next, wish.first_logit)
 
-    def build(
-        self, step: int, actions: tuple[Action, ...], transfers: tuple[Transfer, ...], columns: Rows
-    ) -> StepPlan:
+    def build(self, actions: tuple[Action, ...], transfers: tuple[Transfer, ...], columns: Rows) -> StepPlan:
         """The plan of what was granted; there may be no rows, but transfers."""
         self.given = columns.given
         if self._copies:
@@ -154,7 +155,7 @@ class StepBuilder:
             masked = np.flatnonzero(samples & columns.constrained[rows]).astype(np.int32)
             self.tenants = columns.tenant[rows]
         return StepPlan(
-            step=step,
+            step=self.number,
             rows=rows,
             starts=_joined(self._starts),
             counts=_joined(self._counts),
