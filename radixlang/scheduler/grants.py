@@ -53,9 +53,9 @@ class Grants:
         while phases.decoding or phases.jumping:
             decoders, starts = phases.going()
             rows = decoders.index
-            full = np.flatnonzero(starts >= columns.capacity.take(rows))
+            (full,) = (starts >= columns.capacity.take(rows)).nonzero()
             needed = len(full) + self._jump_pages(step.budget)
-            if needed > self._pages.free_up(needed):
+            if needed and needed > self._pages.free_up(needed):
                 if len(columns.running) == 1 and (awaited or self._lower.fetches):
                     return True  # it cannot go on; but the token on its way may be its last, or pages come free
                 retracted |= self._make_room()

@@ -5,6 +5,8 @@ Must not know policies, pages or plans.
 
 from __future__ import annotations
 
+import numpy as np
+
 from radixlang.scheduler.request import Request
 from radixlang.scheduler.rows import Decoders, Longs, Rows
 
@@ -60,7 +62,7 @@ class Phases:
         decoders = self.decoders()
         starts = self._rows.computed.take(decoders.index)
         going = starts < decoders.work
-        if not going.all():
+        if np.count_nonzero(going) < len(going):
             starts = starts[going]
             decoders = self._decoders = decoders.part(going)
         return decoders, starts

@@ -60,11 +60,15 @@ class Results:
 
     def _take_tokens(self, step: StepBuilder, plan: StepPlan, result: StepResult, news: News) -> None:
         """Append the step's tokens; all rows at once but for those of which more than a token is to be told."""
-        columns, tokens = self._rows, result.tokens
-        at = np.flatnonzero(plan.samples)
+        columns, tokens, alone = self._rows, result.tokens, step.alone
+        if alone is not None:
+            at, rows = alone.places, alone.index
+        else:
+            at = np.flatnonzero(plan.samples)
+            rows = plan.rows[at].astype(np.intp)
         ended = np.zeros(len(at), np.bool_)
-        ended[result.ended] = True
-        rows = plan.rows[at]
+        if len(result.ended):
+            ended[result.ended] = True
         if columns.given != step.given:
             here = columns.tenant[rows] == step.tenants[at]
             # the others have ended, or lost their rows while this token was on its way
@@ -83,8 +87,9 @@ class Results:
                     self._turns.take(step.requests[index], token, news, result.output_logprobs.get(index))
             at, rows, tokens, ended = at[~bound], rows[~bound], tokens[~bound], ended[~bound]
         look = columns.append(rows, tokens) | ended
-        if not look.any():
-            news.plain(columns.rids.take(rows).tolist(), tokens)
+        if not np.count_nonzero(look):
+            known = alone.rids if alone is not None and rows is alone.index else None
+            news.plain(columns.rids.take(rows).tolist() if known is None else known, tokens)
             return
         plain = ~look
         news.plain(columns.rids[rows[plain]].tolist(), tokens[plain])

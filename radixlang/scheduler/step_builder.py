@@ -34,6 +34,8 @@ class StepBuilder:
         """plan indexes of requests that end with this step without a token"""
         self.drafts: set[int] = set()
         """plan indexes whose draws tell whether a draft holds"""
+        self.alone: Decoders | None = None
+        """its rows, if all of them decode; set when the plan is made"""
         self.prompt_tokens = 0
         self._decoders: Decoders | None = None
         self._rows: list[Ints] = []
@@ -148,6 +150,7 @@ class StepBuilder:
             self._samples = [np.zeros(0, np.bool_)]
         rows, samples = _joined(self._rows), _joined(self._samples)
         if self._decoders is not None and len(self._rows) == 1:
+            self.alone = self._decoders
             pools, masked, self.tenants = self._decoders.pools, self._decoders.masked, self._decoders.tenants
         else:
             pools = np.zeros(self.size, np.bool_)
