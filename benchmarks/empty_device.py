@@ -25,6 +25,7 @@ from radixlang.executor.graphs import StepGraphs
 from radixlang.executor.inputs import lay_out
 from radixlang.executor.launch import DeviceExecutor, Ticket
 from radixlang.executor.shapes import Shape, decode_shapes, prompt_shapes
+from radixlang.executor.step_blocks import StepBlock
 from radixlang.memory.kv_pool import KvPool
 from radixlang.memory.request_table import RequestTable
 from radixlang.messages import Ready, ToEngine
@@ -70,18 +71,18 @@ class EmptyGraphs(StepGraphs):
     def __init__(self, device: DeviceExecutor, shapes: list[Shape]) -> None:
         super().__init__(device.model, device.pool, device.table, device.attention, device.sampling, shapes)
         self._replays = dict.fromkeys(shapes, lambda: None)
-        self._drawn = torch.zeros((2, device.table.rows), dtype=torch.int32)
+        self._drawn = torch.zeros((2, max(shape.rows for shape in shapes)), dtype=torch.int32)
         self._drawn[0] = TOKEN
 
-    def run(self, plan: StepPlan) -> torch.Tensor:
-        if super().run(plan) is None:
+    def run(self, plan: StepPlan, block: StepBlock) -> torch.Tensor:
+        if super().run(plan, block) is None:
             lay_out(plan, self._table, self._pool.page_size)
             self._sampling.settle()
             self._sampling.draw_next(plan.rows[plan.samples])
         return self._drawn
 
-    def repeat(self, plan: StepPlan) -> torch.Tensor | None:
-        return None if super().repeat(plan) is None else self._drawn
+    def repeat(self, plan: StepPlan, block: StepBlock) -> torch.Tensor | None:
+        return None if super().repeat(plan, block) is None else self._drawn
 
 
 class EmptyDevice(DeviceExecutor):

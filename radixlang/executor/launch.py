@@ -37,6 +37,7 @@ from radixlang.sampling.sampler import BAD, Drawn, sample
 
 if TYPE_CHECKING:
     from radixlang.executor.graphs import Shape, StepGraphs
+    from radixlang.executor.step_blocks import StepBlock
 
 LOGIT_BLOCK_BYTES = 64 << 20
 """prompt log-probabilities look at as many positions at once as have logits of this size"""
@@ -64,6 +65,8 @@ class Ticket:
     inputs: Inputs | None = None
     logits: torch.Tensor | None = None
     graphs: StepGraphs | None = None
+    block: StepBlock | None = None
+    """lent by the executor's graphs until the result has been taken"""
     prompt: dict[int, list[LogprobTensors]] = field(default_factory=dict)
     pooled: dict[int, torch.Tensor] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
@@ -122,7 +125,12 @@ class DeviceExecutor:
             if ticket.sampled is None:
                 raise EngineError(f"Step {ticket.plan.step} has masked rows but was never sampled.")
             ticket.sampled.wait()
-        return self._collect(ticket)
+        result = self._collect(ticket)
+        if ticket.block is not None:
+            assert self.graphs is not None
+            self.graphs.blocks.give(ticket.block)
+            ticket.block = ticket.drawn = None  # which lies in the block
+        return result
 
     def close(self) -> None:
         self.platform.close()
@@ -142,20 +150,23 @@ class DeviceExecutor:
         self.copies.run(plan.transfers)
         if not plan.size:
             return
-        home = self.graphs.repeat(plan) if self.graphs is not None else None
+        home = None
+        if self.graphs is not None:
+            ticket.block = self.graphs.blocks.take()
+            home = self.graphs.repeat(plan, ticket.block)
         if home is None:
             check(plan, self.table, self.pool.page_size)
             for action in plan.actions:
                 self._act(action)
             for setup in plan.setups:
                 self.sampling.setup(setup)
-            if self.graphs is not None:
-                home = self.graphs.run(plan)
+            if self.graphs is not None and ticket.block is not None:
+                home = self.graphs.run(plan, ticket.block)
         if home is not None:
             if len(plan.masked):
                 ticket.graphs = self.graphs
             else:
-                ticket.drawn = self._take_home(home, plan)
+                ticket.drawn = self._take_home(home, ticket)
             self.platform.mark("graph")
             return
         inputs = ticket.inputs = build_inputs(plan, self.table, self.pool.page_size, self.platform)
@@ -217,8 +228,9 @@ class DeviceExecutor:
             for b, part in zip(owners, position_logprobs(logits, chosen[begin:end], segments), strict=True):
                 ticket.prompt.setdefault(b, []).append(part.home(self.platform))
 
-    def _take_home(self, packed: torch.Tensor, plan: StepPlan) -> _Sampled:
-        tokens, flags = self.platform.home(packed).numpy()[:, : np.count_nonzero(plan.samples)]
+    def _take_home(self, packed: torch.Tensor, ticket: Ticket) -> _Sampled:
+        assert ticket.block is not None
+        tokens, flags = ticket.block.take_home(packed)[:, : np.count_nonzero(ticket.plan.samples)]
         return _Sampled(tokens, flags, {})
 
     def _bits(self, plan: StepPlan, masks: np.ndarray | None) -> torch.Tensor | None:
@@ -234,7 +246,7 @@ class DeviceExecutor:
             return  # nothing samples, or the forward pass has failed and `result` says so
         bits = self._bits(plan, masks)
         if ticket.graphs is not None and bits is not None:
-            ticket.drawn = self._take_home(ticket.graphs.draw(plan, bits), plan)
+            ticket.drawn = self._take_home(ticket.graphs.draw(plan, bits), ticket)
             return
         assert logits is not None
         assert inputs is not None
@@ -275,7 +287,7 @@ class DeviceExecutor:
         output = {}
         if ticket.drawn is not None:
             tokens, flags = ticket.drawn.tokens.astype(np.int32), ticket.drawn.flags
-            if flags.any():
+            if np.count_nonzero(flags):
                 sampling = np.flatnonzero(plan.samples)
                 failed |= {int(sampling[s]): NO_TOKEN for s in np.flatnonzero(flags & BAD)}
                 ended = np.flatnonzero(flags & ENDED).astype(np.int32)
