@@ -13,6 +13,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 
 from radixlang.attention.torch import TorchAttention
@@ -40,6 +41,8 @@ ROWS = 256
 VOCABULARY = 49152
 PREFILL_RATE = 40_000
 """prompt tokens a second of the paced device"""
+CACHE_BYTES = 64 << 20
+"""more than the caches of the core that runs the host"""
 TOKEN = 260
 """what is always drawn"""
 
@@ -62,6 +65,26 @@ class InlinePlatform(CpuPlatform):
 
     def home(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.clone()
+
+
+class ColdPlatform(InlinePlatform):
+    """Waiting is reading other memory; `waited` and `last` are those of a `RecordingPlatform`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waited = 0.0
+        self.last = None
+        self._other = np.ones(CACHE_BYTES // 8)
+
+    def submit(self, work: Callable[[], Any]) -> Any:
+        value = work()
+        return SimpleNamespace(wait=lambda: self._wait(value))
+
+    def _wait(self, value: Any) -> Any:
+        began = time.perf_counter()
+        self._other.sum()
+        self.waited += time.perf_counter() - began
+        return value
 
 
 class EmptyGraphs(StepGraphs):
@@ -87,10 +110,11 @@ class EmptyGraphs(StepGraphs):
 
 class EmptyDevice(DeviceExecutor):
     """The executor of a GPU without a model: every token is the same. With a `pace` a decode step takes so many
-    seconds, and prompts take theirs at `PREFILL_RATE`."""
+    seconds, and prompts take theirs at `PREFILL_RATE`. `cold`: while the host waits for a step its caches lose
+    what it needs for the next, as they do in the milliseconds of a real one."""
 
-    def __init__(self, shape: EngineShape, pace: float = 0.0) -> None:
-        platform = InlinePlatform()
+    def __init__(self, shape: EngineShape, pace: float = 0.0, cold: bool = False) -> None:
+        platform = ColdPlatform() if cold else InlinePlatform()
         spec = ModelSpec(
             family="none", architecture="None", vocab_size=shape.vocab_size, hidden_size=1, intermediate_size=1,
             num_heads=1, num_kv_heads=1, head_dim=1, layers=(), context_length=shape.context_length,

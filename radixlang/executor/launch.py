@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -28,7 +28,16 @@ from radixlang.memory.host_pool import HostPool
 from radixlang.memory.kv_pool import KvPool
 from radixlang.memory.request_table import RequestTable
 from radixlang.models import Model
-from radixlang.plan import Action, CopyPages, Flush, LoadAutomaton, LoadTokens, StepPlan, StepResult
+from radixlang.plan import (
+    Action,
+    CopyPages,
+    Flush,
+    LoadAutomaton,
+    LoadTokens,
+    PositionLogprobs,
+    StepPlan,
+    StepResult,
+)
 from radixlang.platforms import Pending, Platform
 from radixlang.sampling.automata import Automata
 from radixlang.sampling.batch import SamplingBatch
@@ -275,21 +284,24 @@ class DeviceExecutor:
 
     def _collect(self, ticket: Ticket) -> StepResult:
         plan, failed = ticket.plan, dict(ticket.failed)
-        prompt = {b: join(parts) for b, parts in ticket.prompt.items()}
-        embeddings: dict[int, Any] = {b: vector.numpy() for b, vector in ticket.pooled.items()}
-        for b, values in prompt.items():
+        prompt: dict[int, PositionLogprobs] = {}
+        for b, parts in ticket.prompt.items():
+            prompt[b] = values = join(parts)
             if np.isnan(values.chosen).any():
                 failed[b] = BAD_NUMBERS
-        for b, vector in embeddings.items():
+        embeddings: dict[int, np.ndarray] = {}
+        for b, tensor in ticket.pooled.items():
+            embeddings[b] = vector = tensor.numpy()
             if not np.isfinite(vector).all():
                 failed[b] = BAD_NUMBERS
         tokens = ended = np.zeros(0, np.int32)
-        output = {}
+        output: dict[int, PositionLogprobs] = {}
         if ticket.drawn is not None:
             tokens, flags = ticket.drawn.tokens.astype(np.int32), ticket.drawn.flags
             if np.count_nonzero(flags):
                 sampling = np.flatnonzero(plan.samples)
                 failed |= {int(sampling[s]): NO_TOKEN for s in np.flatnonzero(flags & BAD)}
                 ended = np.flatnonzero(flags & ENDED).astype(np.int32)
-            output = {b: join([part]) for b, part in ticket.drawn.logprobs.items()}
+            for b, part in ticket.drawn.logprobs.items():
+                output[b] = join([part])
         return StepResult(plan.step, tokens, prompt, output, embeddings, failed, ended)

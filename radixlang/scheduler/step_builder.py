@@ -12,6 +12,7 @@ from radixlang.scheduler.request import Request
 from radixlang.scheduler.rows import Decoders, Rows
 
 _EMPTY: Ints = np.zeros(0, np.int32)
+_NO_TENANTS: npt.NDArray[np.int64] = np.zeros(0, np.int64)
 _NO_ENTRIES: Ints = np.zeros((0, 3), np.int32)
 
 Item = TypeVar("Item", bound=np.generic)
@@ -26,7 +27,7 @@ class StepBuilder:
         """prompt tokens that it may still hold"""
         self.requests: list[Request] = []
         """by plan index"""
-        self.tenants: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+        self.tenants = _NO_TENANTS
         """by plan index, the rows' tenants (see `Rows.tenant`) when the plan was made"""
         self.given = 0
         """`Rows.given` at that time"""
