@@ -9,17 +9,28 @@ import numpy as np
 import torch
 
 
-class _Recorded:
-    """A value whose copies home are complete once `event` has passed, or the exception raised instead."""
+class _Failed:
+    """Work that raised when it was submitted."""
 
-    def __init__(self, value: Any, event: torch.Event | None, error: Exception | None) -> None:
-        self._value, self._event, self._error = value, event, error
+    def __init__(self, error: Exception) -> None:
+        self._error = error
 
     def wait(self) -> Any:
-        if self._error is not None:
-            raise self._error
-        assert self._event is not None
-        self._event.synchronize()
+        raise self._error
+
+
+class _Recorded:
+    """A value whose copies home are complete once `event` has passed; the event then goes to the `spare` ones."""
+
+    def __init__(self, value: Any, event: torch.Event, spare: list[torch.Event]) -> None:
+        self._value, self._spare = value, spare
+        self._event: torch.Event | None = event
+
+    def wait(self) -> Any:
+        if self._event is not None:
+            self._event.synchronize()
+            self._spare.append(self._event)
+            self._event = None
         return self._value
 
 
@@ -36,6 +47,8 @@ class AcceleratorPlatform:
         self._pins = self.device.type in ("cuda", "xpu")
         self._side = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         """copies large inputs while the stream computes"""
+        self._events: list[torch.Event] = []
+        """have passed and been waited for: making one for every step takes longer than recording it"""
 
     def describe(self) -> str:
         module = getattr(torch, self.device.type, None)
@@ -53,14 +66,14 @@ class AcceleratorPlatform:
         """The checkpoint's own."""
         return getattr(torch, checkpoint)
 
-    def submit(self, work: Callable[[], Any]) -> _Recorded:
+    def submit(self, work: Callable[[], Any]) -> _Recorded | _Failed:
         try:
             value = work()
-            event = torch.Event(self.device)
+            event = self._events.pop() if self._events else torch.Event(self.device)
             event.record(torch.accelerator.current_stream())
         except Exception as error:
-            return _Recorded(None, None, error)
-        return _Recorded(value, event, None)
+            return _Failed(error)
+        return _Recorded(value, event, self._events)
 
     def upload(self, array: np.ndarray) -> torch.Tensor:
         tensor = torch.from_numpy(array)
