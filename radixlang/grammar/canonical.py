@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 MOST = 256
 """tokens that are looked at together: the rest of a longer stretch comes when it is its turn"""
 CONTEXT = 12
-"""tokens before the forced ones that the tokenizer gets to see"""
+"""most tokens before the forced ones that the tokenizer gets to see"""
+LEAST = 3
+"""fewest of them"""
 RARE = 4
 """a draft is made where at most one in so many of the bytes that may follow would make another token of it"""
 MAX_KNOWN = 4096
@@ -53,9 +55,16 @@ class CanonicalState:
         alone(self.filling(row))
 
     def filling(self, row: Mask) -> Filling[None]:
+        filled = self._forced is None and not self.revises  # which must know that it had no choice
+        if filled:  # most masks show at once that nothing is forced, which takes longer to ask for
+            yield from self._inner.filling(row)
+            if self._vocabulary.differ(row):
+                self._forced = []
+                return
         forced = yield from self._search()
         if not forced:
-            yield from self._inner.filling(row)
+            if not filled:
+                yield from self._inner.filling(row)
             return
         row[:] = 0
         row.view(np.uint32)[forced[0] >> 5] = 1 << (forced[0] & 31)
@@ -203,9 +212,12 @@ def _as_encoded(data: bytes, before: list[int], vocabulary: Vocabulary) -> list[
     """The tokens that the tokenizer makes of the bytes behind `before`; none if it cuts across the seam."""
     context: list[bytes] = []
     for token in reversed(before):
-        if not vocabulary.tokens[token]:  # nothing reaches across a special token
+        piece = vocabulary.tokens[token]
+        if not piece:  # nothing reaches across a special token
             break
-        context.append(vocabulary.tokens[token])
+        context.append(piece)
+        if len(context) >= LEAST and piece[:1] == b" " and not piece[1:2].isspace():
+            break  # tokenizers begin anew in front of the space before a word
     context.reverse()
     while context and 0x80 <= context[0][0] < 0xC0:  # no character begins here
         del context[0]

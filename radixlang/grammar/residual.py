@@ -162,12 +162,12 @@ class ResidualState:
     def filling(self, row: np.ndarray) -> Filling[None]:
         """`fill`, for `filling.together`."""
         yield from self._filling(row)
-        used = int(np.count_nonzero(row))
+        used = np.count_nonzero(row)
         if not used:
             raise GrammarFailure(
                 "The text cannot be completed: no token satisfies the schema here; call backtrack() after a veto."
             )
-        self._free = used > 1 or (int(row[row != 0][0]) & 0xFFFFFFFF).bit_count() > 1
+        self._free = used > 1 or int(row.view(np.uint32)[(row != 0).argmax()]).bit_count() > 1
 
     def _filling(self, row: np.ndarray) -> Filling[None]:
         yield from self._inner.filling(row)

@@ -116,6 +116,20 @@ class Vocabulary:
     def _byte_ids(self) -> dict[int, int]:
         return {self.tokens[index][0]: index for index in self.single.tolist()}
 
+    def differ(self, row: npt.NDArray[np.int32]) -> bool:
+        """Whether some of the tokens that the mask allows begin with different bytes, or one has none."""
+        word = int((row != 0).argmax())
+        bits = int(row.view(np.uint32)[word])
+        first = 32 * word + (bits & -bits).bit_length() - 1
+        if not bits or not self.tokens[first]:
+            return True
+        return bool((row & self._begin_otherwise(self.tokens[first][0])).any())
+
+    @cached_property
+    def _begin_otherwise(self) -> Callable[[int], npt.NDArray[np.int32]]:
+        """[words] the bits of all tokens that do not begin with a byte."""
+        return lru_cache(None)(lambda byte: ~self.mask_of(self.beginning_with(bytes([byte]))))
+
     @cached_property
     def single(self) -> npt.NDArray[np.int32]:
         """Ids of the tokens of one byte."""
