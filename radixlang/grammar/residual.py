@@ -313,6 +313,12 @@ class ResidualState:
         if not forced:
             return []
         try:
+            if self._grammar.checks is None and not self._vetoed:
+                self._scan(place, b"".join([self._grammar.vocabulary.tokens[token] for token in forced]))
+                return forced
+        except _TooLargeError:
+            pass  # somewhere in there
+        try:
             for token in forced:
                 if not out and token in self._vetoed.get(len(self._steps), ()):
                     break

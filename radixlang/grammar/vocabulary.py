@@ -118,14 +118,14 @@ class Vocabulary:
 
     def differ(self, row: npt.NDArray[np.int32]) -> bool:
         """Whether some of the tokens that the mask allows begin with different bytes, or one has none."""
-        some = row != 0
-        low, high = int(some.argmax()), len(row) - 1 - int(some[::-1].argmax())
-        bits = int(row.view(np.uint32)[low])
+        word = int((row != 0).argmax())
+        bits = int(row.view(np.uint32)[word])
         if not bits:
             return True
-        first = self.tokens[32 * low + (bits & -bits).bit_length() - 1]
-        last = self.tokens[32 * high + int(row.view(np.uint32)[high]).bit_length() - 1]
-        if not first or not last or first[0] != last[0]:
+        # The first and the last of a word tell most masks that leave a choice.
+        first = self.tokens[32 * word + (bits & -bits).bit_length() - 1]
+        last = self.tokens[32 * word + bits.bit_length() - 1]
+        if first[:1] != last[:1] or not first:
             return True
         return bool(np.count_nonzero(row & self._begin_otherwise(first[0])))
 
