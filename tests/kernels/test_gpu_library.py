@@ -9,10 +9,10 @@ pytest.importorskip("triton", reason="Triton is not installed, so its kernels ca
 if not torch.cuda.is_available():
     pytest.skip("needs a GPU", allow_module_level=True)
 
-from radixlang.kernels.tuning import LibraryProduct  # noqa: E402
-from radixlang.layers import triton_ops  # noqa: E402
-from radixlang.layers.triton_ops import TritonOps  # noqa: E402
-from radixlang.quant.unquantized import DenseLinear  # noqa: E402
+from radixlang.kernels.tuning import LibraryProduct
+from radixlang.layers import triton_ops
+from radixlang.layers.triton_ops import TritonOps
+from radixlang.quant.unquantized import DenseLinear
 
 pytestmark = pytest.mark.gpu
 
