@@ -82,11 +82,19 @@ def _skinny_kernel(
             prefetch(places, wanted)
             if GATED:
                 prefetch(places + outer.to(tl.int64) * inner, wanted)
+    # what is used behind the loop is asked for here, so that it has come by then
+    if BIAS:
+        bias = tl.load(bias_ptr + n, mask=n < outer, other=0.0)
+        if GATED:
+            bias_up = tl.load(bias_ptr + outer + n, mask=n < outer, other=0.0)
     if NORM:
-        norm = tl.load(norm_ptr + n, mask=n < outer, other=0.0).to(tl.float32)
+        norm = tl.load(norm_ptr + n, mask=n < outer, other=0.0)
     wait(CHAINED)
+    stored = there[None, :] & (n < outer)[:, None]
+    if RESIDUAL:
+        place = residual_ptr + m.to(tl.int64)[None, :] * residual_stride + n[:, None]
+        residual = tl.load(place, mask=stored, other=0.0)
     if SQUARES:
-        # asked for here, so that they have come when the loop has ended
         s = tl.arange(0, SQUARES)[:, None]
         squares = tl.load(squares_ptr + s * BLOCK_M + m[None, :], mask=s < sums, other=0.0)
     for tile in range(start, end, BLOCK_K):
@@ -147,25 +155,25 @@ def _skinny_kernel(
         if GATED:
             up *= inverse[None, :]
     if BIAS:
-        acc += tl.load(bias_ptr + n, mask=n < outer, other=0.0).to(tl.float32)[:, None]
+        acc += bias.to(tl.float32)[:, None]
         if GATED:
-            up += tl.load(bias_ptr + outer + n, mask=n < outer, other=0.0).to(tl.float32)[:, None]
+            up += bias_up.to(tl.float32)[:, None]
     if GATED:
         turn = acc
         if GATED == 2:
             turn = 1.5957691216057308 * acc * (1.0 + 0.044715 * acc * acc)
         acc = acc / (1.0 + tl.exp(-turn)) * up
-    stored = there[None, :] & (n < outer)[:, None]
     if RESIDUAL:
-        place = residual_ptr + m.to(tl.int64)[None, :] * residual_stride + n[:, None]
-        acc += tl.load(place, mask=stored, other=0.0).to(tl.float32)
+        acc += residual.to(tl.float32)
     goal = m.to(tl.int64)[None, :] * outer + n[:, None]
     rounded = acc.to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + goal, rounded, mask=stored)
     if NORM:
         # of the sum as it is stored, so that a later reader sees the same numbers
         acc = tl.where(stored, rounded.to(tl.float32), 0.0)
-        tl.store(scaled_ptr + goal, (acc * norm[:, None]).to(scaled_ptr.dtype.element_ty), mask=stored)
+        tl.store(
+            scaled_ptr + goal, (acc * norm.to(tl.float32)[:, None]).to(scaled_ptr.dtype.element_ty), mask=stored
+        )
         tl.store(begun_ptr + block * BLOCK_M + m, tl.sum(acc * acc, 0))
 
 
