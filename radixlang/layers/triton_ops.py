@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from radixlang.forward import ForwardContext
 
 Tile = MatvecTile | SkinnyTile | LibraryProduct
-Left = torch.Tensor | BegunNorm | None
+Pending = torch.Tensor | BegunNorm | None
 """what `linear_add` leaves to the next norm: to add a part's output, to end what was begun, or all of it"""
 MANY_TOKENS = 1024
 """products of this many tokens and more are done alike"""
@@ -125,13 +125,13 @@ class TritonOps(Steps):
         return silu_mul(gate_up) if activation == "silu" else gelu_tanh_mul(gate_up)
 
     def norm(
-        self, x: Left, stream: torch.Tensor, weight: torch.Tensor, eps: float
+        self, x: Pending, stream: torch.Tensor, weight: torch.Tensor, eps: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """What was begun of the norm is only of use to a product."""
         return super().norm(None if isinstance(x, BegunNorm) else x, stream, weight, eps)
 
     def norm_linear(
-        self, x: Left, stream: torch.Tensor, weight: torch.Tensor, eps: float, linear: Linear
+        self, x: Pending, stream: torch.Tensor, weight: torch.Tensor, eps: float, linear: Linear
     ) -> tuple[torch.Tensor, torch.Tensor]:
         tile = self._tile(stream, linear, False)
         if _takes_norm(tile, x):
@@ -141,7 +141,7 @@ class TritonOps(Steps):
 
     def norm_gated(
         self,
-        x: Left,
+        x: Pending,
         stream: torch.Tensor,
         weight: torch.Tensor,
         eps: float,
@@ -158,7 +158,7 @@ class TritonOps(Steps):
 
     def linear_add(
         self, x: torch.Tensor, stream: torch.Tensor, linear: Linear, norm: torch.Tensor | None
-    ) -> tuple[Left, torch.Tensor]:
+    ) -> tuple[Pending, torch.Tensor]:
         tile = self._tile(x, linear, False)
         if not isinstance(linear, DenseLinear):
             return linear(x), stream
@@ -191,7 +191,7 @@ class TritonOps(Steps):
         return self._tiles[key]
 
 
-def _takes_norm(tile: Tile, x: Left) -> bool:
+def _takes_norm(tile: Tile, x: Pending) -> bool:
     """True if the kernel that `tile` is for can do what is left to the norm before it."""
     if isinstance(tile, MatvecTile):
         return not isinstance(x, torch.Tensor)
@@ -199,7 +199,7 @@ def _takes_norm(tile: Tile, x: Left) -> bool:
 
 
 def _normed_product(
-    x: Left,
+    x: Pending,
     stream: torch.Tensor,
     weight: torch.Tensor,
     eps: float,
