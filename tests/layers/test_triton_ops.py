@@ -31,7 +31,7 @@ BF16 = torch.bfloat16
 EPS = 1e-5
 SKINNY = {"block_n": 32, "block_k": 32, "warps": 4, "stages": 2, "programs": 8}
 #: the interpreter cuts bfloat16 off instead of rounding it
-BOUND = 1e-2 if DEVICE == "cuda" else 4e-2
+BOUND = 2e-2 if DEVICE == "cuda" else 4e-2
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ LLAMA = {
     "vocab_size": 97,
     "hidden_size": HIDDEN,
     "intermediate_size": MLP,
-    "num_hidden_layers": 3,
+    "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 16,
