@@ -134,10 +134,8 @@ class TritonOps(Steps):
         self, x: Pending, stream: torch.Tensor, weight: torch.Tensor, eps: float, linear: Linear
     ) -> tuple[torch.Tensor, torch.Tensor]:
         tile = self._tile(stream, linear, False)
-        if _takes_norm(tile, x):
-            return _normed_product(x, stream, weight, eps, linear, tile), stream
-        normed, stream = self.norm(x, stream, weight, eps)
-        return _product(normed, linear, tile), stream
+        normed, rest, stream = self._normed(x, stream, weight, eps, tile)
+        return _product(normed, linear, tile, **rest), stream
 
     def norm_gated(
         self,
@@ -149,12 +147,22 @@ class TritonOps(Steps):
         activation: str,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         tile = self._tile(stream, linear, True) if activation != "gelu" else LibraryProduct()
-        if _takes_norm(tile, x):
-            return _normed_product(x, stream, weight, eps, linear, tile, activation), stream
-        normed, stream = self.norm(x, stream, weight, eps)
+        normed, rest, stream = self._normed(x, stream, weight, eps, tile)
         if isinstance(tile, LibraryProduct):
             return self.gated(_product(normed, linear, tile), activation), stream
-        return _product(normed, linear, tile, activation=activation), stream
+        return _product(normed, linear, tile, activation=activation, **rest), stream
+
+    def _normed(
+        self, x: Pending, stream: torch.Tensor, weight: torch.Tensor, eps: float, tile: Tile
+    ) -> tuple[torch.Tensor | BegunNorm, dict[str, Any], torch.Tensor]:
+        """(what to multiply, what of the norm the kernel of `tile` shall then do itself, the stream)."""
+        if isinstance(tile, MatvecTile) and not isinstance(x, torch.Tensor):
+            return stream, {"norm": weight, "eps": eps}, stream
+        if isinstance(tile, SkinnyTile) and isinstance(x, BegunNorm):
+            assert x.norm is weight, "linear_add was told of another norm"
+            return x, {"eps": eps}, stream
+        normed, stream = self.norm(x, stream, weight, eps)
+        return normed, {}, stream
 
     def linear_add(
         self, x: torch.Tensor, stream: torch.Tensor, linear: Linear, norm: torch.Tensor | None
@@ -191,39 +199,14 @@ class TritonOps(Steps):
         return self._tiles[key]
 
 
-def _takes_norm(tile: Tile, x: Pending) -> bool:
-    """True if the kernel that `tile` is for can do what is left to the norm before it."""
-    if isinstance(tile, MatvecTile):
-        return not isinstance(x, torch.Tensor)
-    return isinstance(tile, SkinnyTile) and isinstance(x, BegunNorm)
-
-
-def _normed_product(
-    x: Pending,
-    stream: torch.Tensor,
-    weight: torch.Tensor,
-    eps: float,
-    linear: Linear,
-    tile: Tile,
-    activation: str | None = None,
-) -> torch.Tensor:
-    """By a kernel that takes the norm of the stream, or what is left of it, with it."""
-    assert isinstance(linear, DenseLinear)
-    if isinstance(tile, MatvecTile):
-        around: dict[str, Any] = {"norm": weight, "eps": eps, "activation": activation}
-        return matvec(stream, linear.weight, linear.bias, tile=tile, **around)
-    assert isinstance(tile, SkinnyTile)
-    assert isinstance(x, BegunNorm)
-    assert x.norm is weight, "linear_add was told of another norm"
-    return skinny_linear(x, linear.weight, linear.bias, eps=eps, activation=activation, tile=tile)
-
-
-def _product(x: torch.Tensor, linear: Linear, tile: Tile, **more: Any) -> torch.Tensor:
+def _product(x: torch.Tensor | BegunNorm, linear: Linear, tile: Tile, **more: Any) -> torch.Tensor:
     """By whatever `tile` is for; `more` is what else a kernel of ours shall do."""
-    if isinstance(tile, LibraryProduct):
-        with preferring(tile):
-            return linear(x)
-    assert isinstance(linear, DenseLinear)
+    if isinstance(tile, SkinnyTile):
+        assert isinstance(linear, DenseLinear)
+        return skinny_linear(x, linear.weight, linear.bias, tile=tile, **more)
+    assert isinstance(x, torch.Tensor)
     if isinstance(tile, MatvecTile):
+        assert isinstance(linear, DenseLinear)
         return matvec(x, linear.weight, linear.bias, tile=tile, **more)
-    return skinny_linear(x, linear.weight, linear.bias, tile=tile, **more)
+    with preferring(tile):
+        return linear(x)
