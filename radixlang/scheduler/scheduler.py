@@ -78,7 +78,7 @@ class Scheduler:
         self._pages = Pages(limits, self._rows, tiers)
         self._lower: LowerTiers = DeviceOnly()
         if tiers is not None:
-            self._lower = HostAndStorage(tiers, self._pages, limits)
+            self._lower = HostAndStorage(tiers, self._pages, limits, self._can_decode)
         self._ratio = NewTokenRatio(limits.conservativeness)
         self._rates = Rates(time.time() if now is None else now)
         self._filling: dict[int, Request] = {}
@@ -433,15 +433,17 @@ class Scheduler:
         """Match, find room, take a row, grant. → whether the request runs now"""
         limits, cap = self.limits, request.match_cap
         match = self._pages.match(request, cap)
-        must = limits.pages_for(request.tokens.size) - len(match.pages)
         whole = limits.chunked or request.tokens.size - match.tokens <= self._budget or not step.prompt_tokens
         if not self._fits(request, match, to_come) or not whole:
             self._pages.unmatch(match)
             if whole:
                 self._retry_step = self._step + RETRY_STEPS
             return False
-        if self._lower.fetch(request, match, cap):
+        found = self._lower.fetch(request, match, cap, step.prompt_tokens)
+        if found is None:
             return False
+        match = found
+        must = limits.pages_for(request.tokens.size) - len(match.pages)
         if self._constraints is not None:
             self._constraints.enter(request)
         self._rows.take(request, match.tokens, match.pages)
@@ -830,8 +832,9 @@ class Scheduler:
 
     def abandon(self, plans: list[StepPlan], sentence: str) -> list[Message]:
         """A step raised: `plans` are it and all later ones, none of which has a result; all earlier ones have been
-        processed. A request that was alone in the step fails. Otherwise nobody knows who is at fault: all of its
-        requests start over one at a time, nothing beside them, until each has got through its prompt.
+        processed. A request that was alone in the step, without a load, fails. Otherwise nobody knows who is at
+        fault: all of its requests start over one at a time, nothing beside them, until each has got through its
+        prompt.
         The cache is emptied, since nobody knows what was written.
         """
         messages = self.take_messages()
@@ -843,7 +846,8 @@ class Scheduler:
             step.forget_wishes()
         live = [request for request in steps[0].requests if request.state is not State.ENDED]
         live = list(dict.fromkeys(live))  # a draft has two rows
-        if len(set(steps[0].requests)) == 1:
+        # Where pages came with the step, they may be at fault; the next time they do not.
+        if len(set(steps[0].requests)) == 1 and not plans[0].loads:
             messages += [self._fail(request, INTERNAL, sentence, keep=False) for request in live]
             live = []
         for request in list(self._requests.values()):
