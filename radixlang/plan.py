@@ -101,8 +101,8 @@ class LoadPages:
     slots: Ints
     pages: Ints
     layered: bool = False
-    """this plan's rows use the pages: each layer of the step waits for its own part of them. The step fails if they
-    cannot be copied. Such loads come before all others of a plan"""
+    """this plan's rows use the pages: each layer of the step waits for its own part of them. The step fails if
+    they cannot be copied. Such loads come before all others of a plan"""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ from radixlang.scheduler.limits import SchedulerLimits
 from radixlang.scheduler.scheduler import Scheduler
 from radixlang.text.worker import load_for
 
-
 OPERATIONS_PER_BYTE = 13_000
 """what a large accelerator computes in prompts while a byte comes over its bus: 640e12 and 50e9 in a second on an
 H200 (benchmarks/RESULTS.md), and not very different on others"""

@@ -2,8 +2,9 @@
 
 A copy runs beside the steps: it begins behind all that was launched before its plan, and who uses its pages
 awaits it (`AwaitCopies`), or each layer of the step its own part of it (`LoadPages.layered`). Both classes do the
-same; on a CPU, where the KV pool is host memory already, a copy is simply a piece of the stream's work. Runs inside submitted work, in step order; only `finished` and `drain` may be
-called from elsewhere. Must not know why pages are copied.
+same; on a CPU, where the KV pool is host memory already, a copy is simply a piece of the stream's work. Runs
+inside submitted work, in step order; only `finished` and `drain` may be called from elsewhere. Must not know why
+pages are copied.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ log = get_logger(__name__)
 STAGING_BYTES = 32 << 20
 """device memory through which each direction's copies pass"""
 PIECES = 1024
-"""copies that a layered load is cut into at most, as long as that leaves one for each run of slots: they are ordered
-before the step is launched, and each takes the host some microseconds"""
+"""copies that a layered load is cut into at most, as long as that leaves one for each run of slots: they are
+ordered before the step is launched, and each takes the host some microseconds"""
 
 
 class PageCopies(Protocol):

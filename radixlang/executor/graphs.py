@@ -96,7 +96,7 @@ class StepGraphs:
         gated: KvLayers | None = None,
     ) -> None:
         """`mark` is told when all that a step brings is on the stream, see `Platform.mark`. `gated` are the pool's
-        layers for steps whose pages may still be on their way (see `PageCopies`); None: there are no such steps."""
+        layers for steps whose pages may still be on their way (see `PageCopies`); None: no steps are like that."""
         assert sampling.columns is not None
         device = table.pages.device
         self._model = model

@@ -10,6 +10,7 @@ two microseconds. Must not know what is copied.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import torch
 
@@ -47,7 +48,7 @@ class LayerGates:
         there are gates but not more than `most`."""
         count = max(1, min(most, len(self.groups)))
         bounds = [len(self.groups) * part // count for part in range(count + 1)]
-        for first, last in zip(bounds, bounds[1:], strict=False):
+        for first, last in pairwise(bounds):
             yield range(self.groups[first].start, self.groups[last - 1].stop), first, last
 
     def __len__(self) -> int:

@@ -2,8 +2,8 @@
 
 A prefix that goes on in host memory is loaded before its request is admitted, or with its first step, layer by
 layer; one that goes on in storage is read into host memory while the request waits in the queue. What comes before
-the admission is a wait of the request, so that others compute meanwhile. Both are done once for each admission: pages
-that are lost again are computed.
+the admission is a wait of the request, so that others compute meanwhile. Both are done once for each admission:
+pages that are lost again are computed.
 
     arrival ──▶ wait "storage": read into host memory ──▶ admission: match ──▶ wait "pages": load ──▶ admission
                                                                        └────▶ layered load with the first step
@@ -66,8 +66,8 @@ class LowerTiers(Protocol):
 
     def fetch(self, request: Request, match: Match, cap: int, beside: int) -> Match | None:
         """Load what goes on behind the (locked) match, among the first `cap` tokens; the step computes `beside`
-        tokens of other prompts. → the match, longer if the load comes with this step. None: the request has to wait
-        for it, and the match is the fetch's."""
+        tokens of other prompts. → the match, longer if the load comes with this step. None: the request has to
+        wait for it, and the match is the fetch's."""
         ...
 
     def admitted(self, request: Request, cached: int) -> None:
@@ -242,17 +242,18 @@ class HostAndStorage:
         return None
 
     def _comes_with_step(self, request: Request, match: Match, load: Load, beside: int) -> bool:
-        """Whether the load, layer by layer, shall be a part of the step: where nothing else could be computed while
-        the request waits for it, and where what the step computes anyway hides it. Rows that decode would otherwise
-        stand still for as long as it takes."""
+        """Whether the load shall be a part of the step, layer by layer: if what the step computes anyway hides it,
+        or if nothing else is to be computed and it takes no longer than a full step of prompts. Otherwise rows that
+        decode would stand still for it, and of several such loads all would come last."""
         if request.retractions:  # it may have been such a load that failed
             return False
         size = self._pages.size
         coming = self._with_step + sum(len(fetch.load) for fetch in self.fetches)
-        if not (coming or beside or self._can_decode()):
-            return True
-        own = request.tokens.size - match.tokens - len(load) * size
-        return (coming + len(load)) * size <= self.hidden_load * min(beside + own, self._budget)
+        room = self._budget
+        if coming or beside or self._can_decode():
+            own = request.tokens.size - match.tokens - len(load) * size
+            room = min(beside + own, room)
+        return (coming + len(load)) * size <= self.hidden_load * room
 
     def _arrive(self, fetch: Fetch) -> None:
         """Its pages go into the tree like any others."""

@@ -88,7 +88,7 @@ def test_a_sequence_goes_on_from_pages_that_were_away() -> None:
 
 
 class LateCopies(CpuCopies):
-    """Copies that are as late as they may be: a layer's part of a layered load comes when the step takes that layer."""
+    """Copies that are as late as may be: a layer's part of a layered load comes when the step takes that layer."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)

@@ -15,16 +15,16 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed, so its kernels cannot run here")
 
-from radixlang.executor import copies as module  # noqa: E402
-from radixlang.executor.copies import CudaCopies  # noqa: E402
-from radixlang.executor.layer_gates import GATES, LayerGates  # noqa: E402
-from radixlang.kernels.gate import wait_open  # noqa: E402
-from radixlang.kernels.tuning import interpreted  # noqa: E402
-from radixlang.memory import pitched_copy  # noqa: E402
-from radixlang.memory.host_pool import HostPool  # noqa: E402
-from radixlang.memory.kv_pool import KvPool  # noqa: E402
-from radixlang.plan import AwaitCopies, LoadPages, StorePages  # noqa: E402
-from tests.memory.test_sizing import spec  # noqa: E402
+from radixlang.executor import copies as module
+from radixlang.executor.copies import CudaCopies
+from radixlang.executor.layer_gates import GATES, LayerGates
+from radixlang.kernels.gate import wait_open
+from radixlang.kernels.tuning import interpreted
+from radixlang.memory import pitched_copy
+from radixlang.memory.host_pool import HostPool
+from radixlang.memory.kv_pool import KvPool
+from radixlang.plan import AwaitCopies, LoadPages, StorePages
+from tests.memory.test_sizing import spec
 
 pytestmark = pytest.mark.skipif(
     not (interpreted() or torch.cuda.is_available()), reason="kernels run compiled on a GPU, or interpreted"

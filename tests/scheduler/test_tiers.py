@@ -23,7 +23,7 @@ def run(seed: int, kept: dict[bytes, np.ndarray] | None, policy: str, requests: 
     rng = random.Random(seed)
     limits = random_limits(rng, rng.choice([1, 1, 4, 16]), rng.choice(POLICIES.names()))
     limits = replace(limits, radix_cache=True, prefetch=rng.choice(PREFETCH_POLICIES), least_load=3 * (seed % 4))
-    limits = replace(limits, hidden_load=(0.0, 2.0, np.inf)[seed % 3])
+    limits = replace(limits, hidden_load=(0.0, 1.0, np.inf)[seed % 3])
     faults = rng.random() < 0.25
     driver = TieredDriver(
         limits,
@@ -150,7 +150,7 @@ def test_aborted_while_its_pages_are_loaded(message: str | None) -> None:
 
 def test_pages_come_with_the_first_step() -> None:
     """Nothing else is to be computed: the request is admitted at once, and so is who shares its prefix."""
-    driver = waiting_driver()
+    driver = waiting_driver(hidden_load=1.0)
     driver.executor.copies.rng = Same(SLOW)
     driver.add("a", PROMPT, max_new_tokens=1)
     driver.add("b", [*PROMPT[:17], 5], max_new_tokens=1)
@@ -173,7 +173,7 @@ def test_pages_come_with_the_first_step() -> None:
 
 
 def test_aborted_while_its_step_loads_its_pages() -> None:
-    driver = waiting_driver()
+    driver = waiting_driver(hidden_load=1.0)
     copies, pages = driver.executor.copies, driver.scheduler._pages
     copies.rng = Same(SLOW)
     driver.add("a", PROMPT)
@@ -197,7 +197,7 @@ class Failing(random.Random):
 
 @pytest.mark.parametrize("company", [False, True])
 def test_a_load_that_fails_with_its_step_is_not_tried_again(company: bool) -> None:
-    driver = waiting_driver()
+    driver = waiting_driver(hidden_load=1.0)
     driver.executor.copies.rng = Failing()
     driver.add("a", PROMPT)
     if company:
@@ -223,8 +223,18 @@ def test_rows_decode_while_a_load_would_stop_them(hidden: float, layered: bool) 
     assert driver.outcomes["a"].metas[0].cached_host == 20
 
 
+@pytest.mark.parametrize(("chunk", "layered"), [(9, False), (10, True)])
+def test_a_load_that_takes_longer_than_any_step_is_waited_for(chunk: int, layered: bool) -> None:
+    driver = waiting_driver(hidden_load=2.0, chunked_prefill_size=chunk)
+    driver.add("a", PROMPT)
+    driver.step()
+    assert driver.plans[-1].loads == layered
+    driver.finish()
+    driver.judge_all()
+
+
 def test_one_load_at_a_time_where_nothing_hides_it() -> None:
-    driver = waiting_driver()
+    driver = waiting_driver(hidden_load=1.0)
     other = [*range(60, 81)]
     driver.add("other", other, max_new_tokens=1)
     driver.finish()

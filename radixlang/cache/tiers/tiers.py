@@ -282,8 +282,8 @@ class Tiers:
         self.host.release(load.held)
 
     def begin(self, load: Load, pages: Ints, layered: bool = False) -> None:
-        """Load into `pages`, which belong to whoever loads and may be used once `load.done`; or, if `layered`, from
-        the plan in the making on."""
+        """Load into `pages`, which belong to whoever loads and may be used once `load.done`, or if it is `layered`
+        from the plan in the making on."""
         load.pages = pages
         for page in load.held:
             load.from_storage += page.from_storage
