@@ -243,8 +243,8 @@ class HostAndStorage:
 
     def _comes_with_step(self, request: Request, match: Match, load: Load, beside: int) -> bool:
         """Whether the load shall be a part of the step, layer by layer: if what the step computes anyway hides it,
-        or if nothing else is to be computed and it takes no longer than a full step of prompts. Otherwise rows that
-        decode would stand still for it, and of several such loads all would come last."""
+        or if nothing else is to be computed and it takes no longer than a full step of prompts. Otherwise rows
+        that decode would stand still for it, and of several such loads all would come last."""
         if request.retractions:  # it may have been such a load that failed
             return False
         size = self._pages.size

@@ -225,3 +225,67 @@ def test_cuda_copies_wait_for_steps_and_steps_for_copies() -> None:
             assert time.monotonic() < deadline
         assert bool((host.blocks.view(torch.bfloat16) == value).all())
     copies.close()
+
+
+SLEEP = 8_000_000
+"""cycles: some milliseconds"""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("graph", [False, True])
+def test_cuda_layers_are_computed_while_later_ones_are_copied(
+    graph: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copies and layers that take equally long, several times over the same gates: each layer sees its pages, and
+    all of it takes little longer than one of the two."""
+    device = torch.device("cuda")
+    pool = KvPool(spec(), 100, 16, torch.bfloat16, device)
+    host = HostPool(pool, 40, pinned=True)
+    copies = CudaCopies(pool, host, device)
+    copies.warm_up()
+    slots, pages = np.arange(40, dtype=np.int32), np.arange(50, 90, dtype=np.int32)
+    at, sums = torch.from_numpy(pages).long().to(device), torch.zeros(len(pool.layers), 2, device=device)
+    load, groups = CudaCopies._load, len(copies._gates.groups)
+
+    def slow(self: CudaCopies, *args: Any) -> None:
+        torch.cuda._sleep(SLEEP)
+        load(self, *args)
+
+    def step(kv: Any) -> None:
+        for layer, pair in enumerate(kv):
+            torch.cuda._sleep(SLEEP * groups // len(pool.layers))
+            for which, cache in enumerate(pair):
+                sums[layer, which] = cache[at].float().mean()
+
+    run = CudaRecorder()(lambda: step(copies.gated)) if graph else None
+    if run is not None:
+        run()  # open gates hold nobody up
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    step(pool.layers)
+    torch.cuda.synchronize()
+    alone = time.perf_counter() - began
+    monkeypatch.setattr(CudaCopies, "_load", slow)
+    spent = []
+    for turn in range(4):
+        for layer, pair in enumerate(pool.layers):
+            for which, cache in enumerate(pair):
+                cache.fill_(turn + 4 * (2 * layer + which))
+        copies.run((StorePages(2 * turn, pages, slots), AwaitCopies((2 * turn,))))
+        for pair in pool.layers:
+            for cache in pair:
+                cache.fill_(-1)
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        kv = copies.run((LoadPages(2 * turn + 1, slots, pages, layered=True),))
+        if run is None:
+            step(kv)
+        else:
+            run()
+        torch.cuda.synchronize()
+        spent.append(time.perf_counter() - began)
+        expected = turn + 4.0 * torch.arange(2 * len(pool.layers), device=device).view(-1, 2)
+        assert torch.equal(sums, expected)
+    assert sorted(copies.finished()) == [(number, True) for number in range(8)]
+    assert min(spent) < 1.6 * alone, (spent, alone)
+    copies.close()
