@@ -233,11 +233,12 @@ SLEEP = 8_000_000
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("graph", [False, True])
-def test_cuda_layers_are_computed_while_later_ones_are_copied(
-    graph: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cuda_layers_are_computed_beside_copies(graph: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Copies and layers that take equally long, several times over the same gates: each layer sees its pages, and
     all of it takes little longer than one of the two."""
+    # Import here: graphs come with Triton's kernels.
+    from radixlang.executor.graphs import CudaRecorder
+
     device = torch.device("cuda")
     pool = KvPool(spec(), 100, 16, torch.bfloat16, device)
     host = HostPool(pool, 40, pinned=True)
@@ -255,11 +256,12 @@ def test_cuda_layers_are_computed_while_later_ones_are_copied(
         for layer, pair in enumerate(kv):
             torch.cuda._sleep(SLEEP * groups // len(pool.layers))
             for which, cache in enumerate(pair):
-                sums[layer, which] = cache[at].float().mean()
+                sums[layer, which] = cache[at].amin()
 
     run = CudaRecorder()(lambda: step(copies.gated)) if graph else None
     if run is not None:
         run()  # open gates hold nobody up
+    step(pool.layers)
     torch.cuda.synchronize()
     began = time.perf_counter()
     step(pool.layers)
