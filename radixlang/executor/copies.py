@@ -218,8 +218,9 @@ class CudaCopies:
                 for layers, first, last in self._gates.parts(self.pieces // len(list(runs(slots)))):
                     self._load(ids, slots, layers)
                     self._gates.open(first, last)
-            finally:
-                self._gates.open()  # where this has failed, the step is not run; but later ones pass the gates too
+            except Exception:
+                self._gates.open()  # the step is not run, but others that were launched may stand before them
+                raise
             event = torch.cuda.Event()
             event.record(stream)
         self._under_way |= {load.copy: (event, True) for load in loads}

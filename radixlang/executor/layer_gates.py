@@ -3,8 +3,8 @@
     copies    layers 0-3 │ 4-7 │ 8-11 │ ...          opens a gate behind each group of layers
     step        wait ───▶ 0-3 │ 4-7 │ ...            passes the group's gate when it takes its first layer
 
-Gates are kernels (`kernels.gate`), so that steps in CUDA graphs have them too; one that is open costs a step about
-two microseconds. Must not know what is copied.
+Gates are kernels (`kernels.gate`), so that steps in CUDA graphs have them too; one that is open costs a step the
+launch of a small kernel. Must not know what is copied.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class LayerGates:
         self._gate_of = {group.start: gate for group, gate in zip(self.groups, self._shut, strict=True)}
 
     def shut(self) -> None:
-        """On the stream of the steps, before the copies that open the gates are begun."""
+        """On the stream of the steps, before the copies that open the gates are begun. Each gate is opened once: a
+        step that has passed them all leaves nothing behind that could open them for the next."""
         self._shut.fill_(1)
 
     def open(self, first: int = 0, last: int | None = None) -> None:

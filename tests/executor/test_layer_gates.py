@@ -124,14 +124,10 @@ def test_layered_loads_bring_every_layer(
         LoadPages(3, ids[8:10], targets[8:10], layered=True),
         LoadPages(4, ids[10:], targets[10:]),
     )
-    opened: list[tuple[int, int | None]] = []
-    opens = LayerGates.open
-
-    def noted(self: LayerGates, first: int = 0, last: int | None = None) -> None:
-        opened.append((first, last))
-        opens(self, first, last)
-
-    monkeypatch.setattr(LayerGates, "open", noted)
+    moved: list[Any] = []
+    shut, opens = LayerGates.shut, LayerGates.open
+    monkeypatch.setattr(LayerGates, "shut", lambda gates: (moved.append("shut"), shut(gates)))
+    monkeypatch.setattr(LayerGates, "open", lambda gates, *ends: (moved.append(ends), opens(gates, *ends)))
     kv = copies.run((AwaitCopies((1,)), *loads))
     assert kv is copies.gated
     assert [pair[0].data_ptr() for pair in kv] == [pair[0].data_ptr() for pair in pool.layers]
@@ -142,7 +138,10 @@ def test_layered_loads_bring_every_layer(
         assert torch.equal(cache[targets.tolist()], old[pages.tolist()])
         others = sorted(set(range(40)) - set(targets.tolist()))
         assert torch.equal(cache[others], old[others])
-    assert len(opened) == 1 + (side_by_side if slots[0] == 3 else scattered)
+    parts = side_by_side if slots[0] == 3 else scattered
+    assert moved[0] == "shut"
+    assert len(moved[1:]) == parts
+    assert [gate for ends in moved[1:] for gate in range(*ends)] == list(range(5)), "each gate once"
     copies.close()
 
 
