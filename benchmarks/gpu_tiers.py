@@ -135,7 +135,7 @@ def first_tokens(args: argparse.Namespace, where: Path) -> list[Line]:
     lines: list[Line] = []
     with engine_for(args, where, True) as engine:
         loop = engine.ring.engine
-        lower, copies = loop.scheduler._lower, loop.executor.copies
+        lower, copies = loop.scheduler.lower, loop.executor.copies
 
         def ask(prompt: list[int]) -> tuple[float, dict[str, int]]:
             while lower.busy or not loop._quiet:  # copies to host memory use the bus, too

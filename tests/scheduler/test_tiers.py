@@ -15,7 +15,7 @@ from radixlang.plan import LoadPages
 from radixlang.scheduler import POLICIES, SchedulerLimits
 from radixlang.scheduler.lower_tiers import PREFETCH_POLICIES
 from tests.scheduler.driver import random_program
-from tests.scheduler.test_random import Optimist, random_limits
+from tests.scheduler.test_random import never_learn, random_limits
 from tests.scheduler.tiered import TieredDriver
 
 
@@ -37,7 +37,7 @@ def run(seed: int, kept: dict[bytes, np.ndarray] | None, policy: str, requests: 
         broken=frozenset(rng.sample(range(100), 4)) if faults else frozenset(),
     )
     if limits.conservativeness == 0:
-        driver.scheduler._ratio = Optimist(0.0)
+        never_learn(driver.scheduler.ratio)
     longest = rng.choice([8, limits.context_length // 2])
     random_program(driver, rng, requests, longest, rng.choice([0.0, 0.05, 0.2]))
     driver.seen["stored"] += driver.tiers.stored_pages
@@ -107,7 +107,7 @@ def waiting_driver(**more: Any) -> TieredDriver:
     while driver.tiers.threads.jobs:
         driver.tiers.poll()
     assert driver.tiers.stored_pages == driver.tiers.written_pages == len(PROMPT) // 4
-    driver.scheduler._pages.flush()  # the device's tree only
+    driver.scheduler.pages.flush()  # the device's tree only
     return driver
 
 
@@ -116,23 +116,23 @@ PROMPT = [*range(1, 22)]
 
 def others_decode(driver: TieredDriver) -> None:
     """As if there were something to compute while pages are loaded."""
-    driver.scheduler._lower._can_decode = lambda: True
+    driver.scheduler.lower._can_decode = lambda: True
 
 
 @pytest.mark.parametrize("message", [None, "Enough."])
 def test_aborted_while_its_pages_are_loaded(message: str | None) -> None:
     driver = waiting_driver()
     others_decode(driver)
-    copies, pages = driver.executor.copies, driver.scheduler._pages
+    copies, pages = driver.executor.copies, driver.scheduler.pages
     copies.rng = Same(SLOW)
     driver.add("a", PROMPT)
     driver.step()
-    (fetch,) = driver.scheduler._lower.fetches
-    assert driver.scheduler._lower.to_come(lambda request: 9) == 9 - len(PROMPT) // 4
+    (fetch,) = driver.scheduler.lower.fetches
+    assert driver.scheduler.lower.to_come(lambda request: 9) == 9 - len(PROMPT) // 4
     driver.abort("a", message)
     assert driver.scheduler.rids() == []
     assert driver.scheduler.totals.num_aborted_requests == 1
-    assert driver.scheduler._lower.to_come(lambda request: 9) == 0
+    assert driver.scheduler.lower.to_come(lambda request: 9) == 0
     driver.scheduler.check()
     # The copy is under way: its pages come back when it has ended, by themselves, and are in the tree then.
     assert pages.available == 16 - len(fetch.load)
@@ -160,7 +160,7 @@ def test_pages_come_with_the_first_step() -> None:
     assert plan.loads
     assert (load.layered, len(load.pages)) == (True, 5)
     assert plan.starts.tolist() == [20, 16]
-    assert not driver.scheduler._lower.fetches
+    assert not driver.scheduler.lower.fetches
     driver.scheduler.check()
     held = driver.tiers.host._held
     assert len(held) == 5  # the slots are read until the copy has ended
@@ -174,7 +174,7 @@ def test_pages_come_with_the_first_step() -> None:
 
 def test_aborted_while_its_step_loads_its_pages() -> None:
     driver = waiting_driver(hidden_load=1.0)
-    copies, pages = driver.executor.copies, driver.scheduler._pages
+    copies, pages = driver.executor.copies, driver.scheduler.pages
     copies.rng = Same(SLOW)
     driver.add("a", PROMPT)
     driver.step()
@@ -216,7 +216,7 @@ def test_rows_decode_while_a_load_would_stop_them(hidden: float, layered: bool) 
     others_decode(driver)
     driver.add("a", PROMPT)
     driver.step()
-    assert bool(driver.scheduler._lower.fetches) != layered
+    assert bool(driver.scheduler.lower.fetches) != layered
     assert driver.plans[-1].loads == layered
     driver.finish()
     driver.judge_all()
@@ -238,12 +238,12 @@ def test_one_load_at_a_time_where_nothing_hides_it() -> None:
     other = [*range(60, 81)]
     driver.add("other", other, max_new_tokens=1)
     driver.finish()
-    driver.scheduler._pages.flush()
+    driver.scheduler.pages.flush()
     driver.add("a", PROMPT)
     driver.add("b", other)
     driver.step()
     assert driver.plans[-1].loads
-    assert [fetch.request.rid for fetch in driver.scheduler._lower.fetches] == ["b"]
+    assert [fetch.request.rid for fetch in driver.scheduler.lower.fetches] == ["b"]
     driver.finish()
     driver.judge_all()
     assert driver.outcomes["b"].metas[0].cached_host == 20
@@ -282,7 +282,7 @@ def test_aborted_while_it_waits_for_host_memory() -> None:
     driver.tiers._unwritten += 1  # somebody will give slots back
     for rid in "ab":
         driver.add(rid, PROMPT)
-    driver.scheduler._lower.begin(1.0)
+    driver.scheduler.lower.begin(1.0)
     assert len(driver.tiers._hungry) == 1
     driver.abort("a")
     assert not driver.tiers._hungry
@@ -304,6 +304,6 @@ def test_few_tokens_are_computed_and_not_waited_for(least: int, loaded: bool) ->
         driver.finish()
         (meta,) = driver.outcomes[where].metas[:1]
         assert getattr(meta, f"cached_{where}") == (20 if loaded else 0)
-        driver.scheduler._pages.flush()
+        driver.scheduler.pages.flush()
         driver.tiers.host.clear()
     driver.judge_all()
