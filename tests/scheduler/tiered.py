@@ -14,7 +14,7 @@ import numpy as np
 
 from radixlang.cache.tiers import Tiers
 from radixlang.cache.tiers.threads import Done
-from radixlang.plan import AwaitCopies, LoadPages, StepPlan, StepResult, StorePages
+from radixlang.plan import AwaitCopies, CopyPages, LoadPages, StepPlan, StepResult, StorePages
 from radixlang.scheduler import Scheduler, SchedulerLimits
 from tests.fakes import FakeExecutor
 from tests.scheduler.driver import Driver, Outcome
@@ -135,6 +135,9 @@ class TieredExecutor(FakeExecutor):
     copies: SlowCopies
 
     def _run(self, plan: StepPlan) -> StepResult | RuntimeError:
+        late = {int(page) for load in plan.transfers if isinstance(load, LoadPages) for page in load.pages}
+        copied = {int(page) for copy in plan.actions if isinstance(copy, CopyPages) for page in copy.source}
+        assert late.isdisjoint(copied), "a page is copied before it has come"
         if plan.step not in self.broken or plan.step % 2:
             try:
                 self.copies.run(plan.transfers)
