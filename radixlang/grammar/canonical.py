@@ -24,7 +24,7 @@ MOST = 256
 """tokens that are looked at together: the rest of a longer stretch comes when it is its turn"""
 CONTEXT = 12
 """most tokens before the forced ones that the tokenizer gets to see"""
-LEAST = 3
+LEAST = 1
 """fewest of them"""
 RARE = 4
 """a draft is made where at most one in so many of the bytes that may follow would make another token of it"""
@@ -136,6 +136,9 @@ class CanonicalState:
     def revises(self) -> bool:
         return self._inner.revises
 
+    def ahead(self, tokens: list[int]) -> GrammarState | None:
+        return self._inner.ahead(tokens)
+
     def copy(self) -> CanonicalState:
         return CanonicalState(self._inner.copy(), self._vocabulary, self._known, self._history.copy())
 
@@ -173,11 +176,11 @@ def _mask_behind(
     cut it. Which one it is does not matter."""
     if sum(len(vocabulary.tokens[token]) for token in tokens) != len(data):
         return None
-    walker = state.copy()
-    if not all(map(walker.accept, tokens)):
+    there = state.ahead(tokens)
+    if there is None:
         return None
     row = np.empty(vocabulary.words, np.int32)
-    yield from walker.filling(row)
+    yield from there.filling(row)
     return row
 
 

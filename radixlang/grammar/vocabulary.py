@@ -23,7 +23,7 @@ class Tails(NamedTuple):
 
     def may_follow(self, row: npt.NDArray[np.int32]) -> bool:
         """Whether one of the next bytes may come, by the mask `row`. True where that is not known."""
-        return self.others or bool((self.words & row).any())
+        return self.others or bool(np.count_nonzero(self.words & row))
 
 
 class Vocabulary:
@@ -118,12 +118,16 @@ class Vocabulary:
 
     def differ(self, row: npt.NDArray[np.int32]) -> bool:
         """Whether some of the tokens that the mask allows begin with different bytes, or one has none."""
-        word = int((row != 0).argmax())
-        bits = int(row.view(np.uint32)[word])
-        first = 32 * word + (bits & -bits).bit_length() - 1
-        if not bits or not self.tokens[first]:
+        some = row != 0
+        low, high = int(some.argmax()), len(row) - 1 - int(some[::-1].argmax())
+        bits = int(row.view(np.uint32)[low])
+        if not bits:
             return True
-        return bool((row & self._begin_otherwise(self.tokens[first][0])).any())
+        first = self.tokens[32 * low + (bits & -bits).bit_length() - 1]
+        last = self.tokens[32 * high + int(row.view(np.uint32)[high]).bit_length() - 1]
+        if not first or not last or first[0] != last[0]:
+            return True
+        return bool(np.count_nonzero(row & self._begin_otherwise(first[0])))
 
     @cached_property
     def _begin_otherwise(self) -> Callable[[int], npt.NDArray[np.int32]]:
