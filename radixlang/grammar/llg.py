@@ -104,12 +104,10 @@ class LlguidanceEngine:
     def schema(self, spec: GrammarSpec) -> Grammar:
         """A JSON schema: normalised, and what no grammar can state checked value by value."""
         from radixlang.grammar.residual import ResidualGrammar
-        from radixlang.grammar.schema import normalise
+        from radixlang.grammar.schema import normalise_text
 
         schema = read_json(spec.text, spec.kind)
-        normalised = normalise(schema)
-        for warning in normalised.warnings:
-            log.info("a JSON schema was given a keyword without effect: %s", warning)
+        normalised = normalise_text(spec.text)
         if normalised.residual and spec.refuse_residual:
             first = normalised.residual[0]
             raise GrammarError(

@@ -17,3 +17,19 @@ def union(ranges: Iterable[tuple[int, int]]) -> Ranges:
         else:
             out.append((low, high))
     return tuple(out)
+
+
+def without(ranges: Ranges, others: Ranges) -> Ranges:
+    """What `ranges` have and `others` do not, both in order and apart."""
+    out, j = [], 0
+    for low, high in ranges:
+        while j and others[j - 1][1] >= low:
+            j -= 1
+        while j < len(others) and others[j][0] <= high:
+            if others[j][0] > low:
+                out.append((low, others[j][0] - 1))
+            low = max(low, others[j][1] + 1)
+            j += 1
+        if low <= high:
+            out.append((low, high))
+    return tuple(out)

@@ -1,4 +1,5 @@
-"""Regular expressions and choices on our own automata: masks are made once for a place and shared by all texts."""
+"""Regular expressions, choices and small JSON schemas on our own automata: masks are made once for a place and shared
+by all texts."""
 
 from __future__ import annotations
 
@@ -13,12 +14,14 @@ import numpy as np
 
 from radixlang.grammar.errors import GrammarError, GrammarFailure
 from radixlang.grammar.filling import Filling, alone, in_threads
-from radixlang.grammar.grammar import Mask
+from radixlang.grammar.grammar import Grammar, Mask
 from radixlang.grammar.limits import GrammarLimits
-from radixlang.grammar.native.dfa import Dfa, build, choice_dfa
+from radixlang.grammar.native.dfa import DEAD, Dfa, build, choice_dfa
 from radixlang.grammar.native.machines import Choices, Expression, Machine
 from radixlang.grammar.native.regex import Unsuitable, regex_automaton
+from radixlang.grammar.native.schema import schema_automaton
 from radixlang.grammar.native.trie import TokenTries, walker
+from radixlang.grammar.schema import normalise_text
 from radixlang.grammar.spec import read_choices
 from radixlang.grammar.vocabulary import Vocabulary
 from radixlang.messages import GrammarSpec
@@ -28,7 +31,7 @@ MAX_MASK_BYTES = 32 << 20
 
 
 class NativeEngine:
-    """Takes regular expressions and choices."""
+    """Takes regular expressions, choices, and JSON schemas that are small regular languages."""
 
     def __init__(self, vocabulary: Vocabulary, limits: GrammarLimits) -> None:
         self.vocabulary = vocabulary
@@ -36,6 +39,7 @@ class NativeEngine:
         self._tries: TokenTries | None = None
         self._lock = threading.Lock()
         self._dfa = lru_cache(4)(self._make_dfa)
+        self._schema = lru_cache(4)(self._make_schema)
 
     def warm_up(self) -> None:
         """The token tree, the compiled walk, and the largest classes of characters."""
@@ -44,15 +48,21 @@ class NativeEngine:
     def supports(self, spec: GrammarSpec) -> str | None:
         if spec.kind == "choice":
             return None
-        if spec.kind != "regex":
-            return f"The native backend takes regular expressions and choices, not {spec.kind}."
+        if spec.kind not in ("regex", "json_schema"):
+            return f"The native backend takes regular expressions, choices and JSON schemas, not {spec.kind}."
         try:
-            self._dfa(spec.text)
+            if spec.kind == "regex":
+                self._dfa(spec.text)
+            else:
+                self._schema(spec.text, spec.any_whitespace)
         except Unsuitable as reason:
-            return f"The native backend does not take this regex: {reason}."
+            what = "schema" if spec.kind == "json_schema" else spec.kind
+            return f"The native backend does not take this {what}: {reason}."
         return None
 
-    def compile(self, spec: GrammarSpec) -> NativeGrammar:
+    def compile(self, spec: GrammarSpec) -> Grammar:
+        if spec.kind == "json_schema":
+            return self._schema_grammar(spec)
         dfa: Dfa | None
         if spec.kind == "choice":
             choices = self._choices(spec.text)
@@ -73,6 +83,14 @@ class NativeEngine:
             )
         return grammar
 
+    def _schema_grammar(self, spec: GrammarSpec) -> Grammar:
+        from radixlang.grammar.residual import ResidualGrammar
+
+        dfa, unbounded = self._schema(spec.text, spec.any_whitespace)
+        grammar = NativeGrammar(Expression(dfa, self.tries, self.vocabulary.words), self.vocabulary)
+        # An automaton that knows which numbers a double holds needs hundreds of states for each.
+        return ResidualGrammar(grammar, None, self.vocabulary) if unbounded else grammar
+
     @property
     def tries(self) -> TokenTries:
         """Made, with the compiled walk, on first use."""
@@ -84,6 +102,24 @@ class NativeEngine:
 
     def _make_dfa(self, pattern: str) -> Dfa:
         return build(regex_automaton(pattern), self.limits.max_states, self.tries.writable())
+
+    def _make_schema(self, text: str, any_whitespace: bool) -> tuple[Dfa, bool]:
+        """→ (its automaton; whether numbers may be too large for a double)."""
+        from radixlang.grammar.llg import ESCAPES, json_options
+
+        if any_whitespace:
+            raise Unsuitable("white space is free in it (--constrained-json-any-whitespace)")
+        normalised = normalise_text(text)
+        if normalised.residual:
+            first = normalised.residual[0]
+            raise Unsuitable(f"no grammar states {first.keyword} at {first.pointer or 'its root'}")
+        if json_options(False, normalised.schema)["json_allowed_escapes"] != ESCAPES:
+            raise Unsuitable("control characters are written in it")
+        automaton, unbounded = schema_automaton(normalised.schema)
+        dfa = build(automaton, self.limits.max_states, self.tries.writable())
+        if not len(dfa) or not (dfa.table[0] != DEAD).any():
+            raise Unsuitable("no text of the model's tokens fulfils it")
+        return dfa, unbounded
 
     def _choices(self, text: str) -> list[bytes]:
         try:

@@ -20,7 +20,7 @@ from re import _parser as sre  # type: ignore[attr-defined]
 from re._casefix import _EXTRA_CASES  # type: ignore[import-not-found]
 from typing import Any
 
-from radixlang.grammar.ranges import Ranges, union
+from radixlang.grammar.ranges import Ranges, union, without
 
 MAX_NODES = 6_000
 
@@ -41,10 +41,12 @@ class Automaton:
     last: set[int] = field(default_factory=set)
     start: int = 0
     accept: int = 0
+    most: int = MAX_NODES
+    """nodes that it may have"""
 
     def node(self) -> int:
-        if len(self.edges) >= MAX_NODES:
-            raise Unsuitable(f"it needs more than {MAX_NODES} nodes")
+        if len(self.edges) >= self.most:
+            raise Unsuitable(f"it needs more than {self.most} nodes")
         self.edges.append([])
         self.free.append([])
         return len(self.edges) - 1
@@ -101,7 +103,7 @@ class _Builder:
             return self._repeat(low, high, repeated, follow, flags)
         if kind is op.AT:
             return self._anchor(argument, follow, flags)
-        return self._characters(_ranges(kind, argument, flags), follow)
+        return read_one(self._automaton, _ranges(kind, argument, flags), follow)
 
     def _repeat(self, low: int, high: Any, body: Any, follow: int, flags: int) -> int:
         if high is op.MAXREPEAT:
@@ -130,16 +132,15 @@ class _Builder:
             raise Unsuitable("it looks for word boundaries")
         return node
 
-    def _characters(self, ranges: Ranges, follow: int) -> int:
-        """A node that reads one of the characters, then goes on."""
-        nodes: list[int] = []
-        for edges in _byte_tree(ranges):
-            node = self._automaton.node()
-            self._automaton.edges[node] = [
-                (low, high, follow if target < 0 else nodes[target]) for low, high, target in edges
-            ]
-            nodes.append(node)
-        return nodes[-1]
+
+def read_one(automaton: Automaton, ranges: Ranges, follow: int) -> int:
+    """A node that reads one of some characters, at least one and no surrogates, then goes on."""
+    nodes: list[int] = []
+    for edges in _byte_tree(ranges):
+        node = automaton.node()
+        automaton.edges[node] = [(low, high, follow if target < 0 else nodes[target]) for low, high, target in edges]
+        nodes.append(node)
+    return nodes[-1]
 
 
 # ---- characters ----
@@ -151,7 +152,7 @@ _SURROGATES = (0xD800, 0xDFFF)
 def _ranges(kind: Any, argument: Any, flags: int) -> Ranges:
     """The characters that one item matches."""
     if kind is op.ANY:
-        return _all() if flags & re.DOTALL else _without(_all(), ((10, 10),))
+        return _all() if flags & re.DOTALL else without(_all(), ((10, 10),))
     members = argument if kind is op.IN else [(op.LITERAL if kind is op.NOT_LITERAL else kind, argument)]
     negate = kind is op.NOT_LITERAL or (kind is op.IN and argument[0][0] is op.NEGATE)
     return _set(tuple((k, a) for k, a in members if k is not op.NEGATE), negate, flags)
@@ -165,7 +166,7 @@ def _set(members: tuple[tuple[Any, Any], ...], negate: bool, flags: int) -> Rang
         found = _any_case(written, union([part for one in classes for part in one]), bool(flags & re.ASCII))
     else:
         found = union([*written, *(part for one in classes for part in one)])
-    return _without(_all(), found if negate else _without(_all(), found))
+    return without(_all(), found if negate else without(_all(), found))
 
 
 def _written(kind: Any, argument: Any) -> Ranges:
@@ -182,7 +183,7 @@ def _written(kind: Any, argument: Any) -> Ranges:
 def _category(name: str, flags: int) -> Ranges:
     letter = {"DIGIT": "d", "SPACE": "s", "WORD": "w"}[name.rsplit("_", 1)[1]]
     found = _class(letter, bool(flags & re.ASCII))
-    return _without(((0, _LAST),), found) if "_NOT_" in name else found
+    return without(((0, _LAST),), found) if "_NOT_" in name else found
 
 
 @lru_cache
@@ -196,21 +197,6 @@ def _class(letter: str, ascii_only: bool) -> Ranges:
 @lru_cache
 def _all() -> Ranges:
     return ((0, _SURROGATES[0] - 1), (_SURROGATES[1] + 1, _LAST))
-
-
-def _without(ranges: Ranges, others: Ranges) -> Ranges:
-    out, j = [], 0
-    for low, high in ranges:
-        while j and others[j - 1][1] >= low:
-            j -= 1
-        while j < len(others) and others[j][0] <= high:
-            if others[j][0] > low:
-                out.append((low, others[j][0] - 1))
-            low = max(low, others[j][1] + 1)
-            j += 1
-        if low <= high:
-            out.append((low, high))
-    return tuple(out)
 
 
 @lru_cache
@@ -233,7 +219,7 @@ def _any_case(written: Ranges, classes: Ranges, ascii_only: bool) -> Ranges:
     inside = _holder(compared)
     changed = union([(point, point) for point in lower])
     added = [(point, point) for point, form in lower.items() if inside(form)]
-    return union([*_without(compared, changed), *added])
+    return union([*without(compared, changed), *added])
 
 
 def _holder(ranges: Ranges) -> Any:

@@ -7,6 +7,7 @@ text is generated. Pure host code: must not know tokens, requests or the grammar
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from radixlang.grammar.errors import GrammarError
@@ -14,8 +15,12 @@ from radixlang.grammar.schema.compile import Compiler
 from radixlang.grammar.schema.document import Document, Node
 from radixlang.grammar.schema.emit import Emitter
 from radixlang.grammar.schema.obligations import Obligations
+from radixlang.grammar.spec import read_json
+from radixlang.log import get_logger
 
-__all__ = ["Normalised", "Obligations", "Residual", "normalise"]
+log = get_logger(__name__)
+
+__all__ = ["Normalised", "Obligations", "Residual", "normalise", "normalise_text"]
 
 
 class Residual(NamedTuple):
@@ -59,3 +64,16 @@ def normalise(schema: Any) -> Normalised:
     residual = tuple(Residual(node.pointer, keyword, node.schema) for node, keyword in emitter.notes)
     checks = Obligations(compiler, nodes) if residual else None
     return Normalised(written, residual, tuple(compiler.warnings), checks)
+
+
+@lru_cache(4)
+def normalise_text(text: str) -> Normalised:
+    """`normalise` of a JSON text; one backend after another asks for the same.
+
+    Raises:
+        GrammarError: as `normalise`, and where the text is no JSON.
+    """
+    normalised = normalise(read_json(text, "json_schema"))
+    for warning in normalised.warnings:
+        log.info("a JSON schema was given a keyword without effect: %s", warning)
+    return normalised

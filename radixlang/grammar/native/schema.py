@@ -1,0 +1,422 @@
+"""JSON schemas that are small regular languages, as automata over bytes.
+
+Takes what `schema.normalise` has written down and states the texts that the llguidance backend allows for it with
+fixed separators: one line, `, ` and `: ` between its parts, properties in the order of the schema, optional ones
+left out at will. What nests without end, leaves keys open or needs more than an automaton is refused with the place
+in the normalised schema. Must not know tokens.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from radixlang.grammar.native.regex import Automaton, Unsuitable, read_one
+from radixlang.grammar.ranges import Ranges, without
+from radixlang.grammar.schema.document import escape
+from radixlang.grammar.schema.regex import ANY, Tree, UnsupportedPatternError, parse
+
+MAX_NODES = 4_000
+"""nodes of one schema's automaton: a character of a string needs nine, one that is repeated as well"""
+
+ESCAPED = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", 0x22: '"', 0x5C: "\\"}
+"""code points that stand in a text as a backslash and a letter, and in no other way"""
+_NOT_PLAIN: Ranges = ((0, 0x1F), (0x22, 0x22), (0x5C, 0x5C), (0x7F, 0x7F), (0xD800, 0xDFFF))
+"""code points that no string may hold as they are"""
+_DIGITS: Ranges = ((0x30, 0x39),)
+_POSITIVE: Ranges = ((0x31, 0x39),)
+_BRACED = re.compile(r"\\\\|\\x\{")
+_STRING, _NUMBER = frozenset({"minLength", "maxLength", "pattern", "allOf"}), frozenset({"minimum", "maximum"})
+_OPEN = frozenset({"exclusiveMinimum", "exclusiveMaximum"})
+_ARRAY = frozenset({"prefixItems", "items", "minItems", "maxItems"})
+_OBJECT = frozenset({"properties", "required", "additionalProperties"})
+_KEYWORDS: dict[str, frozenset[str]] = {
+    "null": frozenset(),
+    "boolean": frozenset(),
+    "integer": _NUMBER | _OPEN,
+    "number": _NUMBER | _OPEN,
+    "string": _STRING,
+    "array": _ARRAY,
+    "object": _OBJECT,
+}
+
+
+class Stated(NamedTuple):
+    """`unbounded`: numbers may have any number of digits, so that some are beyond a double."""
+
+    automaton: Automaton
+    unbounded: bool
+
+
+def schema_automaton(schema: Any) -> Stated:
+    """The texts of a normalised JSON schema.
+
+    Raises:
+        Unsuitable: it is not regular or not small; names pointer and keyword.
+    """
+    automaton = Automaton(most=MAX_NODES)
+    automaton.accept = automaton.node()
+    builder = _Builder(automaton, schema)
+    try:
+        automaton.start = builder.value(schema, automaton.accept, "")
+    except RecursionError:
+        raise Unsuitable("it is nested too deeply") from None
+    return Stated(automaton, builder.unbounded)
+
+
+class _Builder:
+    """Builds backwards: every method gets the node that follows and returns the one that comes first. `at`: the
+    JSON pointer of a schema."""
+
+    def __init__(self, automaton: Automaton, root: Any) -> None:
+        self._automaton = automaton
+        self._root = root
+        self._open: list[str] = []
+        """references that are being followed"""
+        self.unbounded = False
+
+    # ---- texts
+
+    def _free(self, *targets: int) -> int:
+        node = self._automaton.node()
+        self._automaton.free[node].extend(targets)
+        return node
+
+    def _text(self, text: str, follow: int) -> int:
+        for byte in reversed(text.encode()):
+            node = self._automaton.node()
+            self._automaton.edges[node].append((byte, byte, follow))
+            follow = node
+        return follow
+
+    def _digits(self, first: Ranges, follow: int) -> int:
+        """One of some digits, then any."""
+        loop = self._free(follow)
+        self._automaton.free[loop].append(read_one(self._automaton, _DIGITS, loop))
+        return read_one(self._automaton, first, loop)
+
+    def _repeated(self, low: int, high: int | None, before: Callable[[int], int], follow: int) -> int:
+        """`before(node)` puts one more in front of a node."""
+        if high is None:
+            loop = self._free(follow)
+            self._automaton.free[loop].append(before(loop))
+            follow = loop
+        else:
+            end = follow
+            for _ in range(high - low):
+                follow = self._free(end, before(follow))
+        for _ in range(low):
+            last, follow = follow, before(follow)
+            if follow == last:  # nothing is repeated
+                break
+        return follow
+
+    # ---- values
+
+    def value(self, schema: Any, follow: int, at: str) -> int:
+        if schema is False:
+            return self._free()
+        if not isinstance(schema, dict) or not schema.keys() - {"$defs"}:
+            raise Unsuitable(f"any value may stand at {at or 'its root'}")
+        if "$ref" in schema:
+            return self._reference(schema["$ref"], follow)
+        if "anyOf" in schema:
+            return self._free(
+                *[self.value(one, follow, f"{at}/anyOf/{index}") for index, one in enumerate(schema["anyOf"])]
+            )
+        if "enum" in schema or "const" in schema:
+            values = schema["enum"] if "enum" in schema else [schema["const"]]
+            return self._free(*[self._text(_written(value, at), follow) for value in values])
+        kinds = schema["type"] if isinstance(schema.get("type"), list) else [schema.get("type")]
+        for keyword in schema:
+            if keyword not in ("type", "$defs") and not any(keyword in _KEYWORDS.get(k, ()) for k in kinds):
+                raise Unsuitable(f"no automaton states {keyword} at {at or 'its root'}")
+        return self._free(*[self._kinds[kind](self, schema, follow, at) for kind in kinds])
+
+    def _reference(self, name: str, follow: int) -> int:
+        if name in self._open:
+            raise Unsuitable(f"{name} refers to itself")
+        self._open.append(name)
+        first = self.value(self._root["$defs"][name.removeprefix("#/$defs/")], follow, name.removeprefix("#"))
+        self._open.pop()
+        return first
+
+    def _null(self, schema: dict[str, Any], follow: int, at: str) -> int:
+        return self._text("null", follow)
+
+    def _boolean(self, schema: dict[str, Any], follow: int, at: str) -> int:
+        return self._free(self._text("true", follow), self._text("false", follow))
+
+    # ---- strings
+
+    def _string(self, schema: dict[str, Any], follow: int, at: str) -> int:
+        low, high = schema.get("minLength", 0), schema.get("maxLength")
+        end = self._text('"', follow)
+        if "allOf" in schema:
+            raise Unsuitable(f"several patterns hold at {at or 'its root'}")
+        if "pattern" not in schema:
+            return self._text('"', self._repeated(low, high, lambda node: self._character(ANY, node), end))
+        tree = _found_in(schema["pattern"], at)
+        shortest, longest = _lengths(tree)
+        if tree[0] == "rep" and tree[1][0] == "set":
+            shortest, longest = low, high
+            tree = ("rep", tree[1], max(low, tree[2]), _least(high, tree[3]))
+            if tree[3] is not None and tree[2] > tree[3]:
+                return self._free()
+        if shortest < low or (high is not None and (longest is None or longest > high)):
+            raise Unsuitable(f"a pattern stands beside a length at {at or 'its root'}")
+        return self._text('"', self._pattern(tree, end, at))
+
+    def _character(self, ranges: Ranges, follow: int) -> int:
+        """One of the characters, as a string spells it."""
+        plain = without(ranges, _NOT_PLAIN)
+        node = read_one(self._automaton, plain, follow) if plain else self._automaton.node()
+        letters = [letter for code, letter in ESCAPED.items() if any(a <= code <= b for a, b in ranges)]
+        if letters:
+            escaped = self._automaton.node()
+            self._automaton.edges[escaped] = [(ord(letter), ord(letter), follow) for letter in letters]
+            self._automaton.edges[node].append((0x5C, 0x5C, escaped))
+        return node
+
+    def _pattern(self, tree: Tree, follow: int, at: str) -> int:
+        kind = tree[0]
+        if kind == "set":
+            return self._character(tree[1], follow)
+        if kind == "cat":
+            for part in reversed(tree[1]):
+                follow = self._pattern(part, follow, at)
+            return follow
+        if kind == "alt":
+            return self._free(*[self._pattern(way, follow, at) for way in tree[1]])
+        if kind == "rep":
+            return self._repeated(tree[2], tree[3], lambda node: self._pattern(tree[1], node, at), follow)
+        raise Unsuitable(f"the pattern at {at or 'its root'} uses anchors or properties of characters")
+
+    # ---- numbers; spelt as the library spells them
+
+    def _integer(self, schema: dict[str, Any], follow: int, at: str) -> int:
+        low, high = _bounds(schema, at)
+        least = None if low is None else low[0] + low[1]
+        most = None if high is None else high[0] - high[1]
+        ways = []
+        if least is None or least < 0:
+            # `-0` is an integer where neither bound or where both are there, and zero lies between them
+            zero = (least is None) == (most is None) and (most is None or most >= 0)
+            first = max(0 if zero else 1, 0 if most is None else -most)
+            ways.append(self._text("-", self._whole(first, None if least is None else -least, follow)))
+        if most is None or most >= 0:
+            ways.append(self._whole(max(least or 0, 0), most, follow))
+        return self._free(*ways)
+
+    def _number(self, schema: dict[str, Any], follow: int, at: str) -> int:
+        low, high = _bounds(schema, at)
+        ways = []
+        if low is None and high is None:
+            digits = self._digits(_DIGITS, follow)
+            signed = self._free(digits, self._text("+", digits), self._text("-", digits))
+            power = self._free(follow, self._text("e", signed), self._text("E", signed))
+            whole = self._whole(0, None, self._free(power, self._text(".", self._digits(_DIGITS, power))))
+            return self._free(whole, self._text("-", whole))
+        if low is not None and high is not None and low[0] == high[0]:
+            return self._text(str(low[0]), follow) if not (low[1] or high[1]) else self._free()
+        if low is None or low[0] < 0:
+            first = (0, True) if high is None or high[0] >= 0 else (-high[0], high[1])
+            last = None if low is None else (-low[0], low[1])
+            ways.append(self._text("-", self._decimal(first, last, follow)))
+        if high is None or high > (0, True) or high == (0, False):
+            first = low if low is not None and low[0] >= 0 else (0, False)
+            ways.append(self._decimal(first, high, follow))
+        return self._free(*ways)
+
+    def _decimal(self, low: tuple[int, bool], high: tuple[int, bool] | None, follow: int) -> int:
+        """Digits from a whole number to another (True: which is left out), and any behind a point."""
+        point = self._free(follow, self._text(".", self._digits(_DIGITS, follow)))
+        if high is not None and low[0] == high[0]:
+            return self._text(str(low[0]), follow)
+        ways = [self._whole(low[0] + low[1], None if high is None else high[0] - 1, point)]
+        if low[1]:
+            some = self._free()
+            self._automaton.free[some] += [
+                read_one(self._automaton, _DIGITS, some),
+                read_one(self._automaton, _POSITIVE, follow),
+            ]
+            ways.append(self._text(f"{low[0]}.", some))
+        if high is not None and not high[1]:
+            zeros = self._free(follow)
+            zero = self._text("0", zeros)
+            self._automaton.free[zeros].append(zero)
+            ways.append(self._text(str(high[0]), self._free(follow, self._text(".", zero))))
+        return self._free(*ways)
+
+    def _whole(self, low: int, high: int | None, follow: int) -> int:
+        """The digits of the whole numbers from `low` ≥ 0 to `high`."""
+        ways = []
+        if high is None:
+            self.unbounded = True
+            size = len(str(low))
+            more = self._digits(_DIGITS, follow)
+            for _ in range(size - 1):
+                more = read_one(self._automaton, _DIGITS, more)
+            ways.append(read_one(self._automaton, _POSITIVE, more))
+            high = 10**size - 1
+        while low <= high:
+            most = min(high, 10 ** len(str(low)) - 1)
+            ways.append(self._between(str(low), str(most), follow))
+            low = most + 1
+        return self._free(*ways)
+
+    def _between(self, low: str, high: str, follow: int) -> int:
+        """The digits from `low` to `high`, which are as many."""
+        if not low:
+            return follow
+        if set(low) == {"0"} and set(high) == {"9"}:
+            for _ in low:
+                follow = read_one(self._automaton, _DIGITS, follow)
+            return follow
+        first, last = low[0], high[0]
+        if first == last:
+            return self._text(first, self._between(low[1:], high[1:], follow))
+        nines, zeros = "9" * (len(low) - 1), "0" * (len(low) - 1)
+        ways = [
+            self._text(first, self._between(low[1:], nines, follow)),
+            self._text(last, self._between(zeros, high[1:], follow)),
+        ]
+        if ord(first) + 1 < ord(last):
+            inside = ((ord(first) + 1, ord(last) - 1),)
+            ways.append(read_one(self._automaton, inside, self._between(zeros, nines, follow)))
+        return self._free(*ways)
+
+    # ---- arrays and objects
+
+    def _array(self, schema: dict[str, Any], follow: int, at: str) -> int:
+        prefix, items = schema.get("prefixItems", []), schema.get("items", {})
+        low, high = schema.get("minItems", 0), schema.get("maxItems")
+        if items is False:
+            high = _least(high, len(prefix))
+        close = self._text("]", follow)
+
+        def item(index: int, node: int) -> int:
+            if index < len(prefix):
+                return self.value(prefix[index], node, f"{at}/prefixItems/{index}")
+            return self.value(items, node, f"{at}/items")
+
+        if high is None:
+            known = max(low, len(prefix), 1)
+            after = self._free(close)
+            self._automaton.free[after].append(self._text(", ", item(known, after)))
+        else:
+            known, after = high, close
+        for index in reversed(range(1, known)):
+            more = self._text(", ", item(index, after))
+            after = self._free(close, more) if index >= low else more
+        if not known:
+            return self._text("[", close)
+        first = item(0, after)
+        return self._text("[", self._free(close, first) if not low else first)
+
+    def _object(self, schema: dict[str, Any], follow: int, at: str) -> int:
+        if schema.get("additionalProperties", True) is not False:
+            raise Unsuitable(f"undeclared keys may stand at {at or 'its root'} (additionalProperties)")
+        properties, required = schema.get("properties", {}), set(schema.get("required", ()))
+        # What may follow when something stands before it, and when nothing does.
+        behind = begun = self._text("}", follow)
+        for name, one in reversed(properties.items()):
+            here = f"{at}/properties/{escape(name)}"
+            entry = self._text(f"{_written(name, here)}: ", self.value(one, behind, here))
+            comma = self._text(", ", entry)
+            behind = comma if name in required else self._free(behind, comma)
+            begun = entry if name in required else self._free(entry, begun)
+        return self._text("{", begun)
+
+    _kinds: dict[str, Callable[[_Builder, dict[str, Any], int, str], int]] = {
+        "null": _null,
+        "boolean": _boolean,
+        "integer": _integer,
+        "number": _number,
+        "string": _string,
+        "array": _array,
+        "object": _object,
+    }
+
+
+def _written(value: Any, at: str) -> str:
+    """A constant as it is written."""
+    if isinstance(value, str):
+        out = []
+        for char in value:
+            code = ord(char)
+            if code not in ESCAPED and any(a <= code <= b for a, b in _NOT_PLAIN):
+                raise Unsuitable(f"a constant at {at or 'its root'} holds the character U+{code:04X}")
+            out.append("\\" + ESCAPED[code] if code in ESCAPED else char)
+        return f'"{"".join(out)}"'
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        if value.is_integer() and value:
+            return str(int(value))
+        if not 1e-4 <= abs(value) <= 1e15:
+            raise Unsuitable(f"a constant at {at or 'its root'} has more than one usual spelling")
+        return repr(value)
+    if isinstance(value, list):
+        return f"[{', '.join(_written(one, at) for one in value)}]"
+    return "{" + ", ".join(f"{_written(key, at)}: {_written(one, at)}" for key, one in value.items()) + "}"
+
+
+def _bounds(schema: dict[str, Any], at: str) -> tuple[tuple[int, bool] | None, tuple[int, bool] | None]:
+    """The least and the largest number (True: which is left out); None without a bound."""
+    out: list[tuple[int, bool] | None] = []
+    for keyword in ("minimum", "maximum"):
+        exclusive = "exclusive" + keyword.capitalize()
+        bound = schema.get(keyword, schema.get(exclusive))
+        if bound is not None and bound != math.floor(bound):
+            raise Unsuitable(f"{keyword} is no whole number at {at or 'its root'}")
+        out.append(None if bound is None else (int(bound), exclusive in schema))
+    return out[0], out[1]
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    """The smaller of two upper bounds."""
+    return other if one is None else one if other is None else min(one, other)
+
+
+def _found_in(source: str, at: str) -> Tree:
+    """The tree of the strings in which a pattern is found."""
+    try:
+        tree, _ = parse(_BRACED.sub(lambda found: found[0] if found[0] == "\\\\" else "\\u{", source))
+    except UnsupportedPatternError as error:
+        raise Unsuitable(f"the pattern at {at or 'its root'} cannot be read: {error}") from None
+    return _searched(tree)
+
+
+def _searched(tree: Tree) -> Tree:
+    """A tree that says what is around what it finds; anchors inside are left."""
+    if tree[0] == "alt" and tree[1]:
+        return ("alt", tuple(map(_searched, tree[1])))
+    parts: Sequence[Tree] = tree[1] if tree[0] == "cat" else (tree,)
+    rest: Tree = ("rep", ("set", ANY), 0, None)
+    begins = bool(parts) and parts[0] == ("start",)
+    ends = len(parts) > begins and parts[-1] == ("end",)
+    inner = parts[begins : len(parts) - ends]
+    whole = (*([] if begins else [rest]), *inner, *([] if ends else [rest]))
+    return whole[0] if len(whole) == 1 else ("cat", whole)
+
+
+def _lengths(tree: Tree) -> tuple[int, int | None]:
+    """How many characters a tree matches, at least and at most (None: any number)."""
+    kind = tree[0]
+    if kind in ("set", "property"):
+        return 1, 1
+    if kind == "rep":
+        low, high = _lengths(tree[1])
+        most = 0 if high == 0 else None if high is None or tree[3] is None else high * tree[3]
+        return low * tree[2], most
+    if kind in ("cat", "alt") and tree[1]:
+        found = [_lengths(part) for part in tree[1]]
+        add, largest = (sum, sum) if kind == "cat" else (min, max)
+        highs = [high for _, high in found]
+        return add(low for low, _ in found), None if None in highs else largest(h for h in highs if h is not None)
+    return 0, 0
