@@ -18,8 +18,9 @@ from radixlang.grammar.grammar import Grammar, Mask
 from radixlang.grammar.limits import GrammarLimits
 from radixlang.grammar.native.dfa import DEAD, Dfa, build, choice_dfa
 from radixlang.grammar.native.machines import Choices, Expression, Machine
+from radixlang.grammar.native.plain import PlainTokens
 from radixlang.grammar.native.regex import Unsuitable, regex_automaton
-from radixlang.grammar.native.schema import schema_automaton
+from radixlang.grammar.native.schema import MAX_STATES, schema_automaton
 from radixlang.grammar.native.trie import TokenTries, walker
 from radixlang.grammar.schema import normalise_text
 from radixlang.grammar.spec import read_choices
@@ -37,13 +38,15 @@ class NativeEngine:
         self.vocabulary = vocabulary
         self.limits = limits
         self._tries: TokenTries | None = None
+        self._plain: PlainTokens | None = None
         self._lock = threading.Lock()
         self._dfa = lru_cache(4)(self._make_dfa)
         self._schema = lru_cache(4)(self._make_schema)
 
     def warm_up(self) -> None:
-        """The token tree, the compiled walk, and the largest classes of characters."""
+        """The token trees, the compiled walk, and the largest classes of characters."""
         self._dfa(r"\w\d\s")
+        _ = self.plain
 
     def supports(self, spec: GrammarSpec) -> str | None:
         if spec.kind == "choice":
@@ -75,7 +78,7 @@ class NativeEngine:
         if dfa is None:
             machine = Choices(choices, self.tries, self.vocabulary.words)
         else:
-            machine = Expression(dfa, self.tries, self.vocabulary.words)
+            machine = Expression(dfa, self.tries, self.vocabulary.words, self.plain)
         grammar = NativeGrammar(machine, self.vocabulary)
         if not grammar.mask(machine.start).any():
             raise GrammarError(
@@ -87,7 +90,7 @@ class NativeEngine:
         from radixlang.grammar.residual import ResidualGrammar
 
         dfa, unbounded = self._schema(spec.text, spec.any_whitespace)
-        grammar = NativeGrammar(Expression(dfa, self.tries, self.vocabulary.words), self.vocabulary)
+        grammar = NativeGrammar(Expression(dfa, self.tries, self.vocabulary.words, self.plain), self.vocabulary)
         # An automaton that knows which numbers a double holds needs hundreds of states for each.
         return ResidualGrammar(grammar, None, self.vocabulary) if unbounded else grammar
 
@@ -99,6 +102,14 @@ class NativeEngine:
                 self._tries = TokenTries.of(self.vocabulary)
                 walker()
         return self._tries
+
+    @property
+    def plain(self) -> PlainTokens:
+        """Made on first use."""
+        with self._lock:
+            if self._plain is None:
+                self._plain = PlainTokens(self.vocabulary)
+        return self._plain
 
     def _make_dfa(self, pattern: str) -> Dfa:
         return build(regex_automaton(pattern), self.limits.max_states, self.tries.writable())
@@ -116,7 +127,7 @@ class NativeEngine:
         if json_options(False, normalised.schema)["json_allowed_escapes"] != ESCAPES:
             raise Unsuitable("control characters are written in it")
         automaton, unbounded = schema_automaton(normalised.schema)
-        dfa = build(automaton, self.limits.max_states, self.tries.writable())
+        dfa = build(automaton, min(MAX_STATES, self.limits.max_states), self.tries.writable())
         if not len(dfa) or not (dfa.table[0] != DEAD).any():
             raise Unsuitable("no text of the model's tokens fulfils it")
         return dfa, unbounded

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from radixlang.grammar.grammar import Mask
 from radixlang.grammar.native.dfa import DEAD, Dfa
+from radixlang.grammar.native.plain import PlainTokens
 from radixlang.grammar.native.trie import TokenTrie, TokenTries, walker
 
 SMALL = 64
@@ -57,7 +58,8 @@ class Machine(Protocol):
 class Expression:
     """A regular expression, or a few choices; places are the states of its automaton."""
 
-    def __init__(self, dfa: Dfa, tries: TokenTries, words: int) -> None:
+    def __init__(self, dfa: Dfa, tries: TokenTries, words: int, plain: PlainTokens | None = None) -> None:
+        """`plain`: makes the first masks inside of strings faster."""
         self.start = 0
         self.dfa = dfa
         self._tries = tries
@@ -67,6 +69,8 @@ class Expression:
         self._leads_on = (dfa.table != DEAD).any(1).tolist()
         self._alike = _alike(dfa, tries.short.longest)
         self._short: dict[int, Mask] = {}
+        self._plain = plain
+        self._allowed = plain.allowed(dfa.table) if plain else [None] * len(dfa)
 
     @property
     def nbytes(self) -> int:
@@ -98,6 +102,11 @@ class Expression:
         return bytes(out)
 
     def tokens(self, place: int) -> Mask:
+        allowed = self._allowed[place]
+        if self._plain and allowed is not None:
+            mask = allowed.copy()
+            walker()(self._plain.others, self.dfa.table, place, mask)
+            return mask
         alike = self._alike[place]
         short = self._short.get(alike)
         if short is None:

@@ -18,8 +18,10 @@ from radixlang.grammar.ranges import Ranges, without
 from radixlang.grammar.schema.document import escape
 from radixlang.grammar.schema.regex import ANY, Tree, UnsupportedPatternError, parse
 
-MAX_NODES = 4_000
-"""nodes of one schema's automaton: a character of a string needs nine, one that is repeated as well"""
+MAX_STATES = 1_000
+"""states of one schema's automaton, 15 ms to make; what is larger costs the library less, first masks included"""
+MAX_NODES = 1_200
+"""nodes before it is made deterministic: a character of a string needs ten"""
 
 ESCAPED = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", 0x22: '"', 0x5C: "\\"}
 """code points that stand in a text as a backslash and a letter, and in no other way"""
