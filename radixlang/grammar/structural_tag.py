@@ -53,10 +53,10 @@ def to_lark(value: Any, vocabulary: Vocabulary, any_whitespace: bool = False) ->
     Raises:
         GrammarError: names the JSON pointer of what is wrong.
     """
-    return _Lark(vocabulary, any_whitespace).grammar(_format_of(value))
+    return _Lark(vocabulary, any_whitespace).grammar(format_of(value))
 
 
-def _format_of(value: Any) -> Any:
+def format_of(value: Any) -> Any:
     """Either notation as a format."""
     if not isinstance(value, dict):
         raise GrammarError("structural_tag must be a JSON object", "", param="structural_tag")
@@ -221,10 +221,10 @@ class _Lark:
 
     def _schema(self, schema: Any, at: str) -> str:
         from radixlang.grammar.llg import json_options
-        from radixlang.grammar.schema import normalise
+        from radixlang.grammar.schema import normalise_text
 
         try:
-            normalised = normalise(schema)
+            normalised = normalise_text(json.dumps(schema))
         except GrammarError as error:
             raise self._error(str(error).removesuffix("."), at) from None
         if normalised.residual:

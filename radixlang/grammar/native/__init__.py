@@ -1,5 +1,5 @@
-"""Regular expressions, choices and small JSON schemas on our own automata: masks are made once for a place and shared
-by all texts."""
+"""Regular expressions, choices, and what of JSON schemas and structural tags is small and regular, on our own
+automata: masks are made once for a place and shared by all texts."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ from radixlang.grammar.native.dfa import DEAD, Dfa, build, choice_dfa
 from radixlang.grammar.native.machines import Choices, Expression, Machine
 from radixlang.grammar.native.plain import PlainTokens
 from radixlang.grammar.native.regex import Unsuitable, regex_automaton
-from radixlang.grammar.native.schema import MAX_STATES, schema_automaton
+from radixlang.grammar.native.schema import MAX_STATES, Builder
+from radixlang.grammar.native.tag import TagBuilder
 from radixlang.grammar.native.trie import TokenTries, walker
 from radixlang.grammar.schema import normalise_text
-from radixlang.grammar.spec import read_choices
+from radixlang.grammar.spec import read_choices, read_json
+from radixlang.grammar.structural_tag import format_of, to_lark
 from radixlang.grammar.vocabulary import Vocabulary
 from radixlang.messages import GrammarSpec
 
@@ -31,8 +33,11 @@ MAX_MASK_BYTES = 32 << 20
 """masks that one grammar keeps; beyond, all are forgotten and made anew"""
 
 
+_NAMES = {"regex": "regex", "json_schema": "schema", "structural_tag": "structural tag"}
+
+
 class NativeEngine:
-    """Takes regular expressions, choices, and JSON schemas that are small regular languages."""
+    """Takes regular expressions, choices, and what of JSON schemas and structural tags is small and regular."""
 
     def __init__(self, vocabulary: Vocabulary, limits: GrammarLimits) -> None:
         self.vocabulary = vocabulary
@@ -41,7 +46,7 @@ class NativeEngine:
         self._plain: PlainTokens | None = None
         self._lock = threading.Lock()
         self._dfa = lru_cache(4)(self._make_dfa)
-        self._schema = lru_cache(4)(self._make_schema)
+        self._json = lru_cache(4)(self._make_json)
 
     def warm_up(self) -> None:
         """The token trees, the compiled walk, and the largest classes of characters."""
@@ -51,29 +56,31 @@ class NativeEngine:
     def supports(self, spec: GrammarSpec) -> str | None:
         if spec.kind == "choice":
             return None
-        if spec.kind not in ("regex", "json_schema"):
-            return f"The native backend takes regular expressions, choices and JSON schemas, not {spec.kind}."
+        if spec.kind not in _NAMES:
+            return f"The native backend takes regex, choice, json_schema and structural_tag, not {spec.kind}."
         try:
             if spec.kind == "regex":
                 self._dfa(spec.text)
             else:
-                self._schema(spec.text, spec.any_whitespace)
+                self._json(spec.kind, spec.text, spec.any_whitespace)
         except Unsuitable as reason:
-            what = "schema" if spec.kind == "json_schema" else spec.kind
-            return f"The native backend does not take this {what}: {reason}."
+            return f"The native backend does not take this {_NAMES[spec.kind]}: {reason}."
         return None
 
     def compile(self, spec: GrammarSpec) -> Grammar:
-        if spec.kind == "json_schema":
-            return self._schema_grammar(spec)
+        from radixlang.grammar.residual import ResidualGrammar
+
         dfa: Dfa | None
+        unbounded = False
         if spec.kind == "choice":
             choices = self._choices(spec.text)
             dfa = choice_dfa(choices, self.limits.max_states)
-        else:
+        elif spec.kind == "regex":
             dfa = self._dfa(spec.text)
             if not len(dfa):
                 raise GrammarError("regex matches no text that the model's tokens can write", param="regex")
+        else:
+            dfa, unbounded = self._json(spec.kind, spec.text, spec.any_whitespace)
         machine: Machine
         if dfa is None:
             machine = Choices(choices, self.tries, self.vocabulary.words)
@@ -84,13 +91,6 @@ class NativeEngine:
             raise GrammarError(
                 f"{spec.kind} begins with characters that the model's tokens cannot write", param=spec.kind
             )
-        return grammar
-
-    def _schema_grammar(self, spec: GrammarSpec) -> Grammar:
-        from radixlang.grammar.residual import ResidualGrammar
-
-        dfa, unbounded = self._schema(spec.text, spec.any_whitespace)
-        grammar = NativeGrammar(Expression(dfa, self.tries, self.vocabulary.words, self.plain), self.vocabulary)
         # An automaton that knows which numbers a double holds needs hundreds of states for each.
         return ResidualGrammar(grammar, None, self.vocabulary) if unbounded else grammar
 
@@ -114,23 +114,32 @@ class NativeEngine:
     def _make_dfa(self, pattern: str) -> Dfa:
         return build(regex_automaton(pattern), self.limits.max_states, self.tries.writable())
 
-    def _make_schema(self, text: str, any_whitespace: bool) -> tuple[Dfa, bool]:
-        """→ (its automaton; whether numbers may be too large for a double)."""
+    def _make_json(self, kind: str, text: str, any_whitespace: bool) -> tuple[Dfa, bool]:
+        """The automaton of a schema or tag, and whether its numbers have to be checked."""
         from radixlang.grammar.llg import ESCAPES, json_options
 
+        builder: Builder
         if any_whitespace:
             raise Unsuitable("white space is free in it (--constrained-json-any-whitespace)")
-        normalised = normalise_text(text)
-        if normalised.residual:
-            first = normalised.residual[0]
-            raise Unsuitable(f"no grammar states {first.keyword} at {first.pointer or 'its root'}")
-        if json_options(False, normalised.schema)["json_allowed_escapes"] != ESCAPES:
-            raise Unsuitable("control characters are written in it")
-        automaton, unbounded = schema_automaton(normalised.schema)
-        dfa = build(automaton, min(MAX_STATES, self.limits.max_states), self.tries.writable())
+        if kind == "json_schema":
+            normalised = normalise_text(text)
+            if normalised.residual:
+                first = normalised.residual[0]
+                raise Unsuitable(f"no grammar states {first.keyword} at {first.pointer or 'its root'}")
+            written, builder = normalised.schema, Builder()
+            first_node = builder.schema(written, builder.automaton.accept)
+        else:
+            written = read_json(text, kind)
+            to_lark(written, self.vocabulary)  # says what is wrong with it
+            tags = builder = TagBuilder(self.vocabulary.special)
+            first_node = tags.format(format_of(written), builder.automaton.accept)
+        if json_options(False, written)["json_allowed_escapes"] != ESCAPES:
+            raise Unsuitable("it writes control characters")
+        builder.automaton.start = first_node
+        dfa = build(builder.automaton, min(MAX_STATES, self.limits.max_states), self.tries.writable())
         if not len(dfa) or not (dfa.table[0] != DEAD).any():
             raise Unsuitable("no text of the model's tokens fulfils it")
-        return dfa, unbounded
+        return dfa, builder.unbounded and kind == "json_schema"
 
     def _choices(self, text: str) -> list[bytes]:
         try:

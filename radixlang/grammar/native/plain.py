@@ -50,9 +50,9 @@ class PlainTokens:
         counts = np.zeros(vocabulary.size, np.int64)
         for index in vocabulary.order.tolist():
             counts[index] = _characters(vocabulary.tokens[index])
-        plain = [vocabulary.mask_of(np.flatnonzero(counts == count)) for count in range(1, counts.max(initial=0) + 1)]
-        none = np.zeros((1, vocabulary.words), np.int32)
-        self.masks = np.bitwise_or.accumulate(np.concatenate([none, *(one[None] for one in plain)]))
+        most = int(counts.max(initial=0))
+        ids = [np.flatnonzero((counts > 0) & (counts <= count)) for count in range(most + 1)]
+        self.masks = np.stack([vocabulary.mask_of(some) for some in ids])
         self.others = TokenTrie(vocabulary, vocabulary.order[counts[vocabulary.order] == 0])
         self._written = {byte for index in np.flatnonzero(counts).tolist() for byte in vocabulary.tokens[index]}
 
@@ -71,7 +71,8 @@ class PlainTokens:
             run += going
             at = np.where(going, after[at], at)
         known = (run > 0) & ((run == most) | none[at])
-        return [self.masks[count] if sure else None for count, sure in zip(run.tolist(), known.tolist(), strict=True)]
+        counts = np.where(known, run, DEAD).tolist()
+        return [None if count == DEAD else self.masks[count] for count in counts]
 
     def _after_any(self, table: States) -> States:
         """[n] where each state is led by every plain character alike; DEAD where there is no such state."""

@@ -138,7 +138,9 @@ def read_one(automaton: Automaton, ranges: Ranges, follow: int) -> int:
     nodes: list[int] = []
     for edges in _byte_tree(ranges):
         node = automaton.node()
-        automaton.edges[node] = [(low, high, follow if target < 0 else nodes[target]) for low, high, target in edges]
+        automaton.edges[node] = [
+            (low, high, follow if target < 0 else nodes[target]) for low, high, target in edges
+        ]
         nodes.append(node)
     return nodes[-1]
 

@@ -2,7 +2,7 @@
 
 Takes what `schema.normalise` has written down and states the texts that the llguidance backend allows for it with
 fixed separators: one line, `, ` and `: ` between its parts, properties in the order of the schema, optional ones
-left out at will. What nests without end, leaves keys open or needs more than an automaton is refused with the place
+left out at will. What nests without end, leaves keys open or needs more than an automaton is refused with its place
 in the normalised schema. Must not know tokens.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 from radixlang.grammar.native.regex import Automaton, Unsuitable, read_one
 from radixlang.grammar.ranges import Ranges, without
@@ -45,70 +45,62 @@ _KEYWORDS: dict[str, frozenset[str]] = {
 }
 
 
-class Stated(NamedTuple):
-    """`unbounded`: numbers may have any number of digits, so that some are beyond a double."""
+class Builder:
+    """Builds an automaton backwards: every method gets the node that follows and returns the one that comes first.
+    `at`: the JSON pointer of a schema."""
 
-    automaton: Automaton
-    unbounded: bool
-
-
-def schema_automaton(schema: Any) -> Stated:
-    """The texts of a normalised JSON schema.
-
-    Raises:
-        Unsuitable: it is not regular or not small; names pointer and keyword.
-    """
-    automaton = Automaton(most=MAX_NODES)
-    automaton.accept = automaton.node()
-    builder = _Builder(automaton, schema)
-    try:
-        automaton.start = builder.value(schema, automaton.accept, "")
-    except RecursionError:
-        raise Unsuitable("it is nested too deeply") from None
-    return Stated(automaton, builder.unbounded)
-
-
-class _Builder:
-    """Builds backwards: every method gets the node that follows and returns the one that comes first. `at`: the
-    JSON pointer of a schema."""
-
-    def __init__(self, automaton: Automaton, root: Any) -> None:
-        self._automaton = automaton
-        self._root = root
+    def __init__(self) -> None:
+        self.automaton = Automaton(most=MAX_NODES)
+        self.automaton.accept = self.automaton.node()
+        self.unbounded = False
+        """numbers may have any number of digits, so that some are beyond a double"""
+        self._root: Any = True
         self._open: list[str] = []
         """references that are being followed"""
-        self.unbounded = False
+
+    def schema(self, schema: Any, follow: int) -> int:
+        """The texts of a normalised JSON schema.
+
+        Raises:
+            Unsuitable: it is not regular or not small; names pointer and keyword.
+        """
+        self._root = schema
+        try:
+            return self._value(schema, follow, "")
+        except RecursionError:
+            raise Unsuitable("it is nested too deeply") from None
 
     # ---- texts
 
-    def _free(self, *targets: int) -> int:
-        node = self._automaton.node()
-        self._automaton.free[node].extend(targets)
+    def free(self, *targets: int) -> int:
+        """A node that leads to others for nothing."""
+        node = self.automaton.node()
+        self.automaton.free[node].extend(targets)
         return node
 
-    def _text(self, text: str, follow: int) -> int:
+    def text(self, text: str, follow: int) -> int:
         for byte in reversed(text.encode()):
-            node = self._automaton.node()
-            self._automaton.edges[node].append((byte, byte, follow))
+            node = self.automaton.node()
+            self.automaton.edges[node].append((byte, byte, follow))
             follow = node
         return follow
 
     def _digits(self, first: Ranges, follow: int) -> int:
         """One of some digits, then any."""
-        loop = self._free(follow)
-        self._automaton.free[loop].append(read_one(self._automaton, _DIGITS, loop))
-        return read_one(self._automaton, first, loop)
+        loop = self.free(follow)
+        self.automaton.free[loop].append(read_one(self.automaton, _DIGITS, loop))
+        return read_one(self.automaton, first, loop)
 
     def _repeated(self, low: int, high: int | None, before: Callable[[int], int], follow: int) -> int:
         """`before(node)` puts one more in front of a node."""
         if high is None:
-            loop = self._free(follow)
-            self._automaton.free[loop].append(before(loop))
+            loop = self.free(follow)
+            self.automaton.free[loop].append(before(loop))
             follow = loop
         else:
             end = follow
             for _ in range(high - low):
-                follow = self._free(end, before(follow))
+                follow = self.free(end, before(follow))
         for _ in range(low):
             last, follow = follow, before(follow)
             if follow == last:  # nothing is repeated
@@ -117,69 +109,69 @@ class _Builder:
 
     # ---- values
 
-    def value(self, schema: Any, follow: int, at: str) -> int:
+    def _value(self, schema: Any, follow: int, at: str) -> int:
         if schema is False:
-            return self._free()
+            return self.free()
         if not isinstance(schema, dict) or not schema.keys() - {"$defs"}:
             raise Unsuitable(f"any value may stand at {at or 'its root'}")
         if "$ref" in schema:
             return self._reference(schema["$ref"], follow)
         if "anyOf" in schema:
-            return self._free(
-                *[self.value(one, follow, f"{at}/anyOf/{index}") for index, one in enumerate(schema["anyOf"])]
+            return self.free(
+                *[self._value(one, follow, f"{at}/anyOf/{index}") for index, one in enumerate(schema["anyOf"])]
             )
         if "enum" in schema or "const" in schema:
             values = schema["enum"] if "enum" in schema else [schema["const"]]
-            return self._free(*[self._text(_written(value, at), follow) for value in values])
-        kinds = schema["type"] if isinstance(schema.get("type"), list) else [schema.get("type")]
+            return self.free(*[self.text(_written(value, at), follow) for value in values])
+        kinds: list[str] = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
         for keyword in schema:
-            if keyword not in ("type", "$defs") and not any(keyword in _KEYWORDS.get(k, ()) for k in kinds):
+            if keyword not in ("type", "$defs") and not any(keyword in _KEYWORDS[kind] for kind in kinds):
                 raise Unsuitable(f"no automaton states {keyword} at {at or 'its root'}")
-        return self._free(*[self._kinds[kind](self, schema, follow, at) for kind in kinds])
+        return self.free(*[self._kinds[kind](self, schema, follow, at) for kind in kinds])
 
     def _reference(self, name: str, follow: int) -> int:
         if name in self._open:
             raise Unsuitable(f"{name} refers to itself")
         self._open.append(name)
-        first = self.value(self._root["$defs"][name.removeprefix("#/$defs/")], follow, name.removeprefix("#"))
+        first = self._value(self._root["$defs"][name.removeprefix("#/$defs/")], follow, name.removeprefix("#"))
         self._open.pop()
         return first
 
     def _null(self, schema: dict[str, Any], follow: int, at: str) -> int:
-        return self._text("null", follow)
+        return self.text("null", follow)
 
     def _boolean(self, schema: dict[str, Any], follow: int, at: str) -> int:
-        return self._free(self._text("true", follow), self._text("false", follow))
+        return self.free(self.text("true", follow), self.text("false", follow))
 
     # ---- strings
 
     def _string(self, schema: dict[str, Any], follow: int, at: str) -> int:
         low, high = schema.get("minLength", 0), schema.get("maxLength")
-        end = self._text('"', follow)
+        end = self.text('"', follow)
         if "allOf" in schema:
             raise Unsuitable(f"several patterns hold at {at or 'its root'}")
         if "pattern" not in schema:
-            return self._text('"', self._repeated(low, high, lambda node: self._character(ANY, node), end))
+            return self.text('"', self._repeated(low, high, lambda node: self._character(ANY, node), end))
         tree = _found_in(schema["pattern"], at)
         shortest, longest = _lengths(tree)
         if tree[0] == "rep" and tree[1][0] == "set":
             shortest, longest = low, high
             tree = ("rep", tree[1], max(low, tree[2]), _least(high, tree[3]))
             if tree[3] is not None and tree[2] > tree[3]:
-                return self._free()
+                return self.free()
         if shortest < low or (high is not None and (longest is None or longest > high)):
             raise Unsuitable(f"a pattern stands beside a length at {at or 'its root'}")
-        return self._text('"', self._pattern(tree, end, at))
+        return self.text('"', self._pattern(tree, end, at))
 
     def _character(self, ranges: Ranges, follow: int) -> int:
         """One of the characters, as a string spells it."""
         plain = without(ranges, _NOT_PLAIN)
-        node = read_one(self._automaton, plain, follow) if plain else self._automaton.node()
+        node = read_one(self.automaton, plain, follow) if plain else self.automaton.node()
         letters = [letter for code, letter in ESCAPED.items() if any(a <= code <= b for a, b in ranges)]
         if letters:
-            escaped = self._automaton.node()
-            self._automaton.edges[escaped] = [(ord(letter), ord(letter), follow) for letter in letters]
-            self._automaton.edges[node].append((0x5C, 0x5C, escaped))
+            escaped = self.automaton.node()
+            self.automaton.edges[escaped] = [(ord(letter), ord(letter), follow) for letter in letters]
+            self.automaton.edges[node].append((0x5C, 0x5C, escaped))
         return node
 
     def _pattern(self, tree: Tree, follow: int, at: str) -> int:
@@ -191,7 +183,7 @@ class _Builder:
                 follow = self._pattern(part, follow, at)
             return follow
         if kind == "alt":
-            return self._free(*[self._pattern(way, follow, at) for way in tree[1]])
+            return self.free(*[self._pattern(way, follow, at) for way in tree[1]])
         if kind == "rep":
             return self._repeated(tree[2], tree[3], lambda node: self._pattern(tree[1], node, at), follow)
         raise Unsuitable(f"the pattern at {at or 'its root'} uses anchors or properties of characters")
@@ -207,50 +199,50 @@ class _Builder:
             # `-0` is an integer where neither bound or where both are there, and zero lies between them
             zero = (least is None) == (most is None) and (most is None or most >= 0)
             first = max(0 if zero else 1, 0 if most is None else -most)
-            ways.append(self._text("-", self._whole(first, None if least is None else -least, follow)))
+            ways.append(self.text("-", self._whole(first, None if least is None else -least, follow)))
         if most is None or most >= 0:
             ways.append(self._whole(max(least or 0, 0), most, follow))
-        return self._free(*ways)
+        return self.free(*ways)
 
     def _number(self, schema: dict[str, Any], follow: int, at: str) -> int:
         low, high = _bounds(schema, at)
         ways = []
         if low is None and high is None:
             digits = self._digits(_DIGITS, follow)
-            signed = self._free(digits, self._text("+", digits), self._text("-", digits))
-            power = self._free(follow, self._text("e", signed), self._text("E", signed))
-            whole = self._whole(0, None, self._free(power, self._text(".", self._digits(_DIGITS, power))))
-            return self._free(whole, self._text("-", whole))
+            signed = self.free(digits, self.text("+", digits), self.text("-", digits))
+            power = self.free(follow, self.text("e", signed), self.text("E", signed))
+            whole = self._whole(0, None, self.free(power, self.text(".", self._digits(_DIGITS, power))))
+            return self.free(whole, self.text("-", whole))
         if low is not None and high is not None and low[0] == high[0]:
-            return self._text(str(low[0]), follow) if not (low[1] or high[1]) else self._free()
+            return self.text(str(low[0]), follow) if not (low[1] or high[1]) else self.free()
         if low is None or low[0] < 0:
             first = (0, True) if high is None or high[0] >= 0 else (-high[0], high[1])
             last = None if low is None else (-low[0], low[1])
-            ways.append(self._text("-", self._decimal(first, last, follow)))
+            ways.append(self.text("-", self._decimal(first, last, follow)))
         if high is None or high > (0, True) or high == (0, False):
             first = low if low is not None and low[0] >= 0 else (0, False)
             ways.append(self._decimal(first, high, follow))
-        return self._free(*ways)
+        return self.free(*ways)
 
     def _decimal(self, low: tuple[int, bool], high: tuple[int, bool] | None, follow: int) -> int:
         """Digits from a whole number to another (True: which is left out), and any behind a point."""
-        point = self._free(follow, self._text(".", self._digits(_DIGITS, follow)))
+        point = self.free(follow, self.text(".", self._digits(_DIGITS, follow)))
         if high is not None and low[0] == high[0]:
-            return self._text(str(low[0]), follow)
+            return self.text(str(low[0]), follow)
         ways = [self._whole(low[0] + low[1], None if high is None else high[0] - 1, point)]
         if low[1]:
-            some = self._free()
-            self._automaton.free[some] += [
-                read_one(self._automaton, _DIGITS, some),
-                read_one(self._automaton, _POSITIVE, follow),
+            some = self.free()
+            self.automaton.free[some] += [
+                read_one(self.automaton, _DIGITS, some),
+                read_one(self.automaton, _POSITIVE, follow),
             ]
-            ways.append(self._text(f"{low[0]}.", some))
+            ways.append(self.text(f"{low[0]}.", some))
         if high is not None and not high[1]:
-            zeros = self._free(follow)
-            zero = self._text("0", zeros)
-            self._automaton.free[zeros].append(zero)
-            ways.append(self._text(str(high[0]), self._free(follow, self._text(".", zero))))
-        return self._free(*ways)
+            zeros = self.free(follow)
+            zero = self.text("0", zeros)
+            self.automaton.free[zeros].append(zero)
+            ways.append(self.text(str(high[0]), self.free(follow, self.text(".", zero))))
+        return self.free(*ways)
 
     def _whole(self, low: int, high: int | None, follow: int) -> int:
         """The digits of the whole numbers from `low` ≥ 0 to `high`."""
@@ -260,14 +252,14 @@ class _Builder:
             size = len(str(low))
             more = self._digits(_DIGITS, follow)
             for _ in range(size - 1):
-                more = read_one(self._automaton, _DIGITS, more)
-            ways.append(read_one(self._automaton, _POSITIVE, more))
+                more = read_one(self.automaton, _DIGITS, more)
+            ways.append(read_one(self.automaton, _POSITIVE, more))
             high = 10**size - 1
         while low <= high:
             most = min(high, 10 ** len(str(low)) - 1)
             ways.append(self._between(str(low), str(most), follow))
             low = most + 1
-        return self._free(*ways)
+        return self.free(*ways)
 
     def _between(self, low: str, high: str, follow: int) -> int:
         """The digits from `low` to `high`, which are as many."""
@@ -275,20 +267,20 @@ class _Builder:
             return follow
         if set(low) == {"0"} and set(high) == {"9"}:
             for _ in low:
-                follow = read_one(self._automaton, _DIGITS, follow)
+                follow = read_one(self.automaton, _DIGITS, follow)
             return follow
         first, last = low[0], high[0]
         if first == last:
-            return self._text(first, self._between(low[1:], high[1:], follow))
+            return self.text(first, self._between(low[1:], high[1:], follow))
         nines, zeros = "9" * (len(low) - 1), "0" * (len(low) - 1)
         ways = [
-            self._text(first, self._between(low[1:], nines, follow)),
-            self._text(last, self._between(zeros, high[1:], follow)),
+            self.text(first, self._between(low[1:], nines, follow)),
+            self.text(last, self._between(zeros, high[1:], follow)),
         ]
         if ord(first) + 1 < ord(last):
             inside = ((ord(first) + 1, ord(last) - 1),)
-            ways.append(read_one(self._automaton, inside, self._between(zeros, nines, follow)))
-        return self._free(*ways)
+            ways.append(read_one(self.automaton, inside, self._between(zeros, nines, follow)))
+        return self.free(*ways)
 
     # ---- arrays and objects
 
@@ -297,42 +289,40 @@ class _Builder:
         low, high = schema.get("minItems", 0), schema.get("maxItems")
         if items is False:
             high = _least(high, len(prefix))
-        close = self._text("]", follow)
+        close = self.text("]", follow)
 
         def item(index: int, node: int) -> int:
             if index < len(prefix):
-                return self.value(prefix[index], node, f"{at}/prefixItems/{index}")
-            return self.value(items, node, f"{at}/items")
+                return self._value(prefix[index], node, f"{at}/prefixItems/{index}")
+            return self._value(items, node, f"{at}/items")
 
+        if high == 0:
+            return self.text("[", close)
+        known = max(low, len(prefix) + 1) if high is None else high
+        after = self.free(close)
+        one = item(known - 1, after)
         if high is None:
-            known = max(low, len(prefix), 1)
-            after = self._free(close)
-            self._automaton.free[after].append(self._text(", ", item(known, after)))
-        else:
-            known, after = high, close
-        for index in reversed(range(1, known)):
-            more = self._text(", ", item(index, after))
-            after = self._free(close, more) if index >= low else more
-        if not known:
-            return self._text("[", close)
-        first = item(0, after)
-        return self._text("[", self._free(close, first) if not low else first)
+            self.automaton.free[after].append(self.text(", ", one))
+        for index in reversed(range(known - 1)):
+            more = self.text(", ", one)
+            one = item(index, self.free(close, more) if index + 1 >= low else more)
+        return self.text("[", one if low else self.free(close, one))
 
     def _object(self, schema: dict[str, Any], follow: int, at: str) -> int:
         if schema.get("additionalProperties", True) is not False:
             raise Unsuitable(f"undeclared keys may stand at {at or 'its root'} (additionalProperties)")
         properties, required = schema.get("properties", {}), set(schema.get("required", ()))
         # What may follow when something stands before it, and when nothing does.
-        behind = begun = self._text("}", follow)
+        behind = begun = self.text("}", follow)
         for name, one in reversed(properties.items()):
             here = f"{at}/properties/{escape(name)}"
-            entry = self._text(f"{_written(name, here)}: ", self.value(one, behind, here))
-            comma = self._text(", ", entry)
-            behind = comma if name in required else self._free(behind, comma)
-            begun = entry if name in required else self._free(entry, begun)
-        return self._text("{", begun)
+            entry = self.text(f"{_written(name, here)}: ", self._value(one, behind, here))
+            comma = self.text(", ", entry)
+            behind = comma if name in required else self.free(behind, comma)
+            begun = entry if name in required else self.free(entry, begun)
+        return self.text("{", begun)
 
-    _kinds: dict[str, Callable[[_Builder, dict[str, Any], int, str], int]] = {
+    _kinds: ClassVar[dict[str, Callable[[Builder, dict[str, Any], int, str], int]]] = {
         "null": _null,
         "boolean": _boolean,
         "integer": _integer,

@@ -66,7 +66,7 @@ def normalise(schema: Any) -> Normalised:
     return Normalised(written, residual, tuple(compiler.warnings), checks)
 
 
-@lru_cache(4)
+@lru_cache(64)
 def normalise_text(text: str) -> Normalised:
     """`normalise` of a JSON text; one backend after another asks for the same.
 
