@@ -2,8 +2,8 @@
 
 Takes what `schema.normalise` has written down and states the texts that the llguidance backend allows for it with
 fixed separators: one line, `, ` and `: ` between its parts, properties in the order of the schema, optional ones
-left out at will. What nests without end, leaves keys open or needs more than an automaton is refused with its place
-in the normalised schema. Must not know tokens.
+left out at will. What nests without end, leaves keys open or needs more than an automaton is refused with its
+place in the normalised schema. Must not know tokens.
 """
 
 from __future__ import annotations
