@@ -15,6 +15,7 @@ from radixlang.grammar.native.dfa import DEAD, build
 from radixlang.grammar.native.machines import Expression
 from radixlang.grammar.native.regex import Unsuitable, regex_automaton
 from radixlang.grammar.native.trie import TokenTries
+from radixlang.grammar.ranges import without
 from radixlang.grammar.vocabulary import Vocabulary
 
 CHARACTERS = "abkKszSIi.019 _-\n\tßẞſKıİéÉΣσςǅǆÅå٣中😀𐐀𐐨\x00\x7f\x80߿ࠀ\uffff\U0010ffff"
@@ -127,7 +128,7 @@ def test_every_character_of_a_class(flags, item) -> None:
     ("low", "high"), [(0, 0x10FFFF), (0x7F, 0x80), (0x7FF, 0x800), (0xD7FF, 0xE000), (0xFFFF, 0x10000), (65, 65)]
 )
 def test_byte_ranges_read_exactly_their_characters(low, high) -> None:
-    ranges = regex_module._without(((low, high),), (regex_module._SURROGATES,))
+    ranges = without(((low, high),), (regex_module._SURROGATES,))
     machine = reader("[" + "".join(f"\\U{a:08x}-\\U{b:08x}" for a, b in ranges) + "]")
     near = {0, 0x7F, 0x80, 0x7FF, 0x800, 0xFFF, 0x1000, 0xD7FF, 0xE000, 0xFFFF, 0x10000, 0x10FFFF, 65, 66}
     for point in near:

@@ -1,0 +1,335 @@
+"""JSON schemas and structural tags on our own automata: they allow what llguidance allows, byte by byte."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from typing import Any
+
+import jsonschema_rs
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from radixlang.grammar.errors import GrammarError
+from radixlang.grammar.grammar import Grammar
+from radixlang.grammar.limits import GrammarLimits
+from radixlang.grammar.manager import CanonicalGrammar, GrammarManager
+from radixlang.grammar.native import NativeEngine, NativeGrammar
+from radixlang.grammar.native.schema import ESCAPED
+from radixlang.grammar.residual import ResidualGrammar
+from radixlang.grammar.tables import automaton_table
+from radixlang.grammar.vocabulary import Vocabulary
+from radixlang.messages import GrammarSpec
+from radixlang.parsers.tools import Tool, find_syntax
+from tests.grammar.conftest import allowed
+
+pytest.importorskip("llguidance")
+
+from radixlang.grammar.llg import ESCAPES, LlguidanceEngine
+
+BYTES = Vocabulary([*(bytes([byte]) for byte in range(256)), b""], (256,), lambda text: list(text.encode()))
+NATIVE, LIBRARY = NativeEngine(BYTES, GrammarLimits()), LlguidanceEngine(BYTES, GrammarLimits())
+MOST = 600
+"""places that are compared in one automaton"""
+
+
+def spec_of(schema: Any) -> GrammarSpec:
+    return GrammarSpec("json_schema", json.dumps(schema))
+
+
+def native_of(grammar: Grammar) -> NativeGrammar:
+    inner = grammar.inner if isinstance(grammar, ResidualGrammar) else grammar
+    assert isinstance(inner, NativeGrammar)
+    return inner
+
+
+def closed(properties: dict[str, Any], *required: str) -> dict[str, Any]:
+    return {
+        "type": "object", "properties": properties, "required": list(required), "additionalProperties": False
+    }  # fmt: skip
+
+
+def compare(spec: GrammarSpec) -> int:
+    """Both engines' masks at every state, behind one text that leads there → how many states."""
+    grammar = native_of(NATIVE.compile(spec))
+    table = grammar.machine.dfa.table
+    start = LIBRARY.compile(spec).start()
+    seen, todo, row = {0}, deque([(0, start, b"")]), np.zeros(BYTES.words, np.int32)
+    for _ in range(MOST):
+        if not todo:
+            break
+        place, state, text = todo.popleft()
+        state.fill(row)
+        mine, theirs = allowed(grammar.mask(place)), allowed(row)
+        assert mine == theirs, (text, mine - theirs, theirs - mine)
+        for byte in mine - {256}:
+            after = int(table[place, byte])
+            if after not in seen:
+                seen.add(after)
+                other = state.copy()
+                assert other.accept(byte)
+                todo.append((after, other, text + bytes([byte])))
+    return len(seen)
+
+
+def accepts(grammar: Grammar, text: str) -> bool:
+    state = grammar.start()
+    return all(map(state.accept, text.encode())) and state.can_end
+
+
+TAKEN: list[Any] = [
+    {"type": "string"},
+    {"type": "string", "minLength": 1, "maxLength": 3},
+    {"type": "string", "pattern": "^[a-z]+$", "maxLength": 3},
+    {"type": "string", "pattern": "ab"},
+    {"type": "string", "pattern": "^a|b$"},
+    {"type": "string", "pattern": "^\\S+\\s?.$"},
+    {"type": "string", "pattern": '^[^a\\n]{2}\\\\"?$'},
+    {"type": "string", "pattern": "^(?!a)b?"},
+    {"type": "string", "not": {"enum": ["ab", "c"]}},
+    {"type": "string", "format": "date-time"},
+    {"type": "string", "format": "ipv4"},
+    {"type": "integer"},
+    {"type": "integer", "minimum": 0},
+    {"type": "integer", "minimum": -17},
+    {"type": "integer", "maximum": 7},
+    {"type": "integer", "maximum": -7},
+    {"type": "integer", "minimum": -5, "maximum": 105},
+    {"type": "integer", "exclusiveMinimum": 13, "exclusiveMaximum": 170.5},
+    {"type": "number"},
+    {"type": "number", "minimum": 0},
+    {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
+    {"type": "number", "minimum": -90, "maximum": 90},
+    {"type": "number", "maximum": 0},
+    {"type": "number", "exclusiveMaximum": -3},
+    {"type": ["boolean", "null"]},
+    {"enum": ["a", 'b\n"\\/', "é", 1, -2, 1.5, 2.0, True, None, [1, "x"], {"k": []}, {}]},
+    closed({}),
+    closed({"a": {"type": "null"}, "b": {"type": "null"}, "c": {"type": "null"}}, "b"),
+    closed({'é"': {"type": "null"}, "a/b\t": False, "c": {"type": "boolean"}}),
+    {"type": "array", "items": {"type": "boolean"}},
+    {"type": "array", "items": {"type": "boolean"}, "minItems": 2},
+    {"type": "array", "items": {"type": "boolean"}, "minItems": 1, "maxItems": 3},
+    {"type": "array", "prefixItems": [{"type": "null"}, {"enum": [1]}], "items": {"type": "boolean"}},
+    {"type": "array", "prefixItems": [{"type": "null"}, {"enum": [1]}], "items": False, "minItems": 1},
+    {"anyOf": [{"type": "string", "maxLength": 2}, {"type": "integer"}, closed({"a": {"type": "null"}})]},
+    {"$ref": "#/$defs/x", "$defs": {"x": closed({"a": {"$ref": "#/$defs/y"}, "b": {"$ref": "#/$defs/y"}}, "a"),
+                                    "y": closed({"z": {"type": "boolean"}})}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("schema", TAKEN, ids=json.dumps)
+def test_allows_what_the_library_allows(schema) -> None:
+    assert NATIVE.supports(spec_of(schema)) is None
+    assert compare(spec_of(schema)) > 1
+
+
+SCALARS = st.one_of(
+    st.sampled_from([{"type": "boolean"}, {"type": "null"}, {"type": "string"}, {"enum": ["a", 1, "ab"]}]),
+    st.builds(
+        lambda kind, low, size: {"type": kind, "minimum": low, "maximum": low + size},
+        st.sampled_from(["integer", "number"]), st.integers(-120, 120), st.integers(0, 150),
+    ),
+    st.builds(
+        lambda kind, key, bound: {"type": kind, key: bound},
+        st.sampled_from(["integer", "number"]),
+        st.sampled_from(["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"]), st.integers(-120, 120),
+    ),
+    st.builds(lambda low, more: {"type": "string", "minLength": low, "maxLength": low + more},
+              st.integers(0, 2), st.integers(0, 3)),
+    st.builds(lambda source: {"type": "string", "pattern": source},
+              st.sampled_from(["^a", "b$", "^[a-c]{2,4}$", "^(a|bc)*$", "[^a]", "^.{2,3}$", "a.*b", "^\\w\\d?$"])),
+)  # fmt: skip
+
+
+def nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    keys = st.sampled_from(["a", "b", "c", 'd"'])
+    return st.one_of(
+        st.builds(lambda named, some: closed(named, *some),
+                  st.dictionaries(keys, inner, max_size=3), st.sets(keys, max_size=2)),
+        st.builds(lambda item, low, more: {"type": "array", "items": item, "minItems": low}
+                  | ({} if more is None else {"maxItems": low + more}),
+                  inner, st.integers(0, 2), st.one_of(st.none(), st.integers(0, 2))),
+        st.builds(lambda some: {"anyOf": some}, st.lists(inner, min_size=1, max_size=3)),
+    )  # fmt: skip
+
+
+VALUES = st.recursive(
+    st.sampled_from([None, True, 0, -3, 7, 50, 0.5, "", "a", "ab", "é", "abc"]),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.sampled_from("abc"), inner, max_size=1)
+    ),
+    max_leaves=3,
+)
+
+
+@settings(
+    max_examples=120, deadline=None, suppress_health_check=list(HealthCheck), database=None, derandomize=True
+)
+@given(schema=st.recursive(SCALARS, nested, max_leaves=5), values=st.lists(VALUES, min_size=6, max_size=10))
+def test_generated_schemas(schema: Any, values: list[Any]) -> None:
+    try:
+        reason = NATIVE.supports(spec_of(schema))
+    except GrammarError:  # no value fulfils it
+        with pytest.raises(GrammarError):
+            LIBRARY.compile(spec_of(schema))
+        return
+    if reason is not None:
+        assert "undeclared keys" in reason or "any value" in reason or "more than" in reason or "no text" in reason
+        return
+    compare(spec_of(schema))
+    grammar, reference = NATIVE.compile(spec_of(schema)), jsonschema_rs.validator_for(schema)
+    for value in values:
+        assert accepts(grammar, json.dumps(value, ensure_ascii=False)) == reference.is_valid(value), value
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({}, "any value may stand at its root"),
+        (True, "any value may stand at its root"),
+        ({"type": "object", "properties": {"a": {"type": "null"}}}, r"undeclared keys .* at its root"),
+        (closed({"a/b": {"type": "array"}}), "any value may stand at /properties/a~1b/items"),
+        (closed({"a": {"type": "integer", "multipleOf": 3}}), "no automaton states multipleOf at /properties/a"),
+        ({"type": "number", "minimum": 0.5}, "minimum is no whole number at its root"),
+        ({"type": "string", "pattern": "^\\p{L}$"}, "the pattern at its root uses anchors or properties"),
+        ({"type": "string", "pattern": "^ab?$", "minLength": 2}, "a pattern stands beside a length at its root"),
+        ({"type": "array", "items": {"enum": [1, 2, 3]}, "uniqueItems": True}, "no grammar states uniqueItems"),
+        ({"type": "string", "maxLength": 1000}, "it needs more than .* nodes"),
+        ({"type": "string", "pattern": "^[^\\w]\x01?$"}, "it writes control characters"),
+        ({"enum": ["\x7f"]}, "a constant at its root holds the character U\\+007F"),
+        ({"$defs": {"x": closed({"a": {"$ref": "#/$defs/x"}})}, "$ref": "#/$defs/x"}, "refers to itself"),
+    ],
+)  # fmt: skip
+def test_says_why_it_does_not_take_a_schema(schema, reason) -> None:
+    with pytest.raises(AssertionError, match=reason):
+        raise AssertionError(NATIVE.supports(spec_of(schema)))
+
+
+def test_free_white_space_is_not_ours() -> None:
+    spec = GrammarSpec("json_schema", '{"type": "null"}', any_whitespace=True)
+    assert "white space is free" in str(NATIVE.supports(spec))
+
+
+def test_schemas_that_are_wrong_are_refused_as_ever() -> None:
+    for schema in (
+        {"type": "nul"},
+        {"type": "null", "const": 1},
+        {"$ref": "#/x"},
+        {"type": "string", "minLength": -1},
+    ):
+        messages = []
+        for engine in (NATIVE, LIBRARY):
+            with pytest.raises(GrammarError) as caught:
+                engine.supports(spec_of(schema)) or engine.compile(spec_of(schema))
+            messages.append(str(caught.value))
+        assert messages[0] == messages[1]
+
+
+def test_numbers_that_no_double_holds_are_refused() -> None:
+    grammar = NATIVE.compile(spec_of({"type": "array", "items": {"type": "number"}}))
+    assert accepts(grammar, "[1e308, 0.5]")
+    assert not accepts(grammar, "[1e309, 0.5]")
+    state = grammar.start()
+    assert all(map(state.accept, b"[1e30"))
+    assert not state.accept(ord("9"))
+    assert state.backtrack() == 0
+    row = np.zeros(BYTES.words, np.int32)
+    state.fill(row)
+    assert allowed(row) & set(b"89") == set(b"8")
+    assert isinstance(NATIVE.compile(spec_of({"type": "number", "minimum": 0, "maximum": 9})), NativeGrammar)
+
+
+def test_patterns_without_quotes_and_backslashes() -> None:
+    """The library lets `\\"` through where a set has control characters and no quote."""
+    grammar = NATIVE.compile(spec_of({"type": "string", "pattern": '^[^"\\\\]{2}$'}))
+    assert accepts(grammar, '"\\nx"')
+    assert not any(accepts(grammar, text) for text in ('"x\\""', '"x\\\\"', '"x""'))
+
+
+def test_escapes_are_those_of_the_library() -> None:
+    assert set(ESCAPED.values()) == set(ESCAPES)
+    assert {code: json.dumps(chr(code))[2:-1] for code in ESCAPED} == ESCAPED
+
+
+TOOLS = [
+    Tool("weather", closed({"city": {"type": "string"}, "days": {"type": "integer", "minimum": 1}}, "city")),
+    Tool("add", closed({"a": {"type": "number"}, "b": {"type": "boolean"}}, "a", "b")),
+]
+
+
+def tag_of(format: dict[str, Any]) -> GrammarSpec:
+    return GrammarSpec("structural_tag", json.dumps({"type": "structural_tag", "format": format}))
+
+
+@pytest.mark.parametrize("name", ["hermes", "llama3", "pythonic", "mistral", "deepseekv3", "phi4"])
+@pytest.mark.parametrize("parallel", [True, False])
+def test_forced_calls(name, parallel) -> None:
+    found = find_syntax(name, None)
+    assert found is not None
+    spec = tag_of(found[1].structural_tag(TOOLS, at_least_one=True, parallel=parallel))
+    assert NATIVE.supports(spec) is None
+    assert compare(spec) > 50
+    free = tag_of(found[1].structural_tag(TOOLS, parallel=parallel))
+    assert "does not take this structural tag: it holds" in str(NATIVE.supports(free))
+
+
+def test_other_tags() -> None:
+    one = {"type": "tag", "begin": "<a>", "content": {"type": "const_string", "value": "x"}, "end": ["</a>", "!"]}
+    two = {"type": "json_schema", "json_schema": {"type": "integer", "minimum": 0, "maximum": 20}}
+    some = {"type": "tags_with_separator", "tags": [one], "separator": "; "}
+    for format in (
+        one,
+        two,
+        some,
+        {"type": "or", "elements": [one, {"type": "sequence", "elements": [two, one]}]},
+    ):
+        assert compare(tag_of(format)) > 2
+    assert accepts(NATIVE.compile(tag_of(some)), "<a>x!; <a>x</a>")
+    assert accepts(NATIVE.compile(tag_of(some)), "")
+    special = Vocabulary(BYTES.tokens, (256,), BYTES.encode, special={"<a>": 255})
+    assert "the special token <a>" in str(NativeEngine(special, GrammarLimits()).supports(tag_of(one)))
+    with pytest.raises(GrammarError, match="`sep` has no meaning here"):
+        NATIVE.supports(tag_of(some | {"sep": ""}))
+    with pytest.raises(GrammarError, match="cannot be stated as a grammar"):
+        NATIVE.supports(tag_of({"type": "json_schema", "json_schema": {"type": "array", "uniqueItems": True}}))
+
+
+def test_schemas_get_tables_for_a_device(vocabulary) -> None:
+    schema = closed({"mood": {"enum": ["good", "bad"]}, "note": {"type": "string"}}, "mood", "note")
+    manager = GrammarManager(lambda: vocabulary)
+    grammar = manager.get(spec_of(schema)).result(30)
+    assert isinstance(grammar, CanonicalGrammar)
+    assert isinstance(grammar.inner, NativeGrammar)
+    table = automaton_table(grammar.inner)
+    assert table is not None
+    text = '{"mood": "bad", "note": "a \\"b\\" é"}'
+    tokens = vocabulary.encode(text)
+    state = table.after([vocabulary.tokens[token] for token in tokens])
+    assert allowed(table.masks[table.mask_row[state]]) == set(vocabulary.eos_ids)
+    manager.close()
+
+
+def test_masks_of_a_real_vocabulary(vocabulary) -> None:
+    """Where the library has not narrowed a forced stretch to its canonical token, both allow the same tokens."""
+    native, library = NativeEngine(vocabulary, GrammarLimits()), LlguidanceEngine(vocabulary, GrammarLimits())
+    numbers = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 500}}
+    strings = {"name": {"type": "string", "maxLength": 40}, "note": {"type": "string"}}
+    schema = closed({**strings, "n": numbers}, "name")
+    one, two = native.compile(spec_of(schema)).start(), library.compile(spec_of(schema)).start()
+    mine, theirs = np.zeros(vocabulary.words, np.int32), np.zeros(vocabulary.words, np.int32)
+    same = 0
+    for token in vocabulary.encode(
+        '{"name": "José \\"J.\\" O\'Hara, 日本", "note": "two\\nlines", "n": [12, 500, 3]}'
+    ):
+        one.fill(mine)
+        two.fill(theirs)
+        assert not (theirs & ~mine).any()
+        same += np.array_equal(mine, theirs)
+        assert np.array_equal(mine, theirs) or len(allowed(theirs)) == 1
+        assert one.accept(token)
+        assert two.accept(token)
+    assert same > 20
+    assert (one.finished, two.finished) == (True, True)
