@@ -106,7 +106,6 @@ class LlguidanceEngine:
         from radixlang.grammar.residual import ResidualGrammar
         from radixlang.grammar.schema import normalise_text
 
-        schema = read_json(spec.text, spec.kind)
         normalised = normalise_text(spec.text)
         if normalised.residual and spec.refuse_residual:
             first = normalised.residual[0]
@@ -119,7 +118,7 @@ class LlguidanceEngine:
         try:
             grammar = self.json(normalised.schema, spec.any_whitespace)
         except GrammarError as error:
-            pointer, keyword = _largest_bound(schema)
+            pointer, keyword = _largest_bound(read_json(spec.text, spec.kind))
             raise GrammarError(str(error), pointer, keyword, "json_schema") from None
         return ResidualGrammar(grammar, normalised.checks, self.vocabulary)
 
