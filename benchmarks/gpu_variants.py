@@ -71,18 +71,18 @@ VARIANTS: dict[str, Change] = {
     "evict-first": lambda given: _decode_with(given, evict_first=1),
     "early": _early,
     # sums of narrow blocks in one program each: nobody waits for another's part
-    "llama-sums": _skinny("llama o,down", 1, 32, 32, 256, 4, 1),
+    "llama-sums": _skinny("llama o,down", 1, 32, 32, 256, 6, 1),
     # all 224 programs at once on 132 multiprocessors, two on one
-    "llama-gate_up": _skinny("llama gate_up", 1, 32, 64, 64, 6, 1),
+    "llama-gate_up": _skinny("llama gate_up", 1, 16, 64, 64, 6, 1),
     # a multiprocessor each and more, instead of 96; with one token it ends the norm that "down" then begins
     "llama-qkv": _skinny("llama qkv", 1, 32, 32, 128, 6, 1),
     "llama-gate_up-matvec": _matvec("llama gate_up", 2, 4, 8),
     # the same number of programs, half and a quarter of the parts to join
-    "qwen-sums": _skinny("qwen o,down", 3, 32, 32, 128, 4, 4),
-    "qwen-sums-16": _skinny("qwen o,down", 3, 32, 16, 256, 4, 2),
+    "qwen-sums": _skinny("qwen o,down", 3, 32, 32, 128, 6, 4),
+    "qwen-sums-16": _skinny("qwen o,down", 3, 32, 16, 256, 6, 2),
     # as many programs, no parts to join
-    "qwen-qkv": _skinny("qwen qkv", 3, 32, 32, 256, 4, 1),
-    "qwen-gate_up": _skinny("qwen gate_up", 3, 32, 32, 128, 4, 1),
+    "qwen-qkv": _skinny("qwen qkv", 3, 32, 32, 256, 5, 1),
+    "qwen-gate_up": _skinny("qwen gate_up", 3, 32, 32, 128, 6, 1),
 }
 
 
