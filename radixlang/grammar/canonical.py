@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from radixlang.grammar.filling import Filling, alone
 from radixlang.grammar.grammar import GrammarState, Mask
 
 if TYPE_CHECKING:
@@ -49,9 +50,12 @@ class CanonicalState:
         self._forced: list[int] | None = None
 
     def fill(self, row: Mask) -> None:
-        forced = self.forced()
+        alone(self.filling(row))
+
+    def filling(self, row: Mask) -> Filling[None]:
+        forced = yield from self._search()
         if not forced:
-            self._inner.fill(row)
+            yield from self._inner.filling(row)
             return
         row[:] = 0
         row.view(np.uint32)[forced[0] >> 5] = 1 << (forced[0] & 31)
@@ -80,9 +84,12 @@ class CanonicalState:
         return undone
 
     def forced(self) -> list[int]:
+        return alone(self._search())
+
+    def _search(self) -> Filling[list[int]]:
         if self._forced is None:
             tokens = self._inner.forced()[:MOST]
-            self._forced = self._find(tokens) if tokens else []
+            self._forced = (yield from self._find(tokens)) if tokens else []
         return self._forced
 
     def known(self) -> list[int]:
@@ -95,17 +102,17 @@ class CanonicalState:
         tokens = _as_encoded(data, self._history[-CONTEXT:], self._vocabulary) if data else []
         return tokens[:1] if tokens and _likely(tokens[0], self._inner, self._vocabulary) else []
 
-    def _find(self, tokens: list[int]) -> list[int]:
+    def _find(self, tokens: list[int]) -> Filling[list[int]]:
         before = self._history[-CONTEXT:]
         place = getattr(self._inner, "place", None)
         if place is None:
-            return certain(tokens, before, self._inner, self._vocabulary)
+            return (yield from certain(tokens, before, self._inner, self._vocabulary))
         key = (place, *before)
         found = self._known.get(key)
         if found is None:
             if len(self._known) >= MAX_KNOWN:
                 self._known.clear()
-            found = self._known[key] = certain(tokens, before, self._inner, self._vocabulary)
+            found = self._known[key] = yield from certain(tokens, before, self._inner, self._vocabulary)
         return found
 
     @property
@@ -124,7 +131,9 @@ class CanonicalState:
         return CanonicalState(self._inner.copy(), self._vocabulary, self._known, self._history.copy())
 
 
-def certain(forced: list[int], before: list[int], state: GrammarState, vocabulary: Vocabulary) -> list[int]:
+def certain(
+    forced: list[int], before: list[int], state: GrammarState, vocabulary: Vocabulary
+) -> Filling[list[int]]:
     """The tokens that stand, however the text goes on, where the bytes of `forced` must follow; `state` is where
     these begin, `before` the tokens in front of them."""
     special = next((i for i, token in enumerate(forced) if not vocabulary.tokens[token]), len(forced))
@@ -135,17 +144,32 @@ def certain(forced: list[int], before: list[int], state: GrammarState, vocabular
     if special < len(forced):
         return tokens  # a special token cuts the text: nothing reaches beyond
     sure = len(tokens)
-    row = np.zeros(vocabulary.words, np.int32)
-    for cut, longer in vocabulary.reaching_beyond(data):
+    cuts = vocabulary.reaching_beyond(data)
+    next_row = (yield from _mask_behind(data, tokens, state, vocabulary)) if tokens and any(cuts) else None
+    for cut, longer in cuts:
         if not sure:
             break
-        # Where the cut lies behind what is certain so far, tokens before it are cut as they are alone.
-        alone = _as_encoded(data[:cut], before, vocabulary) if cut else []
-        if sure == _common(alone, tokens[:sure]):
+        if longer is not None and next_row is not None and not longer.may_follow(next_row):
             continue
-        if not len(longer) or _may_follow(longer, alone, data[:cut], state, vocabulary, row):
-            sure = min(sure, _common(alone, tokens))
+        # Where the cut lies behind what is certain so far, tokens before it are cut as they are alone.
+        cut_alone = _as_encoded(data[:cut], before, vocabulary) if cut else []
+        sure = min(sure, _common(cut_alone, tokens))
     return tokens[:sure]
+
+
+def _mask_behind(
+    data: bytes, tokens: list[int], state: GrammarState, vocabulary: Vocabulary
+) -> Filling[Mask | None]:
+    """The mask behind `data`, which must follow the state; None inside a character: who knows. `tokens`: a way to
+    cut it. Which one it is does not matter."""
+    if sum(len(vocabulary.tokens[token]) for token in tokens) != len(data):
+        return None
+    walker = state.copy()
+    if not all(map(walker.accept, tokens)):
+        return None
+    row = np.empty(vocabulary.words, np.int32)
+    yield from walker.filling(row)
+    return row
 
 
 def _likely(token: int, state: GrammarState, vocabulary: Vocabulary) -> bool:
@@ -173,25 +197,6 @@ def _set(row: Mask, ids: npt.NDArray[np.int32]) -> list[int]:
 def _common(one: list[int], other: list[int]) -> int:
     """How many tokens both begin with."""
     return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-
-
-def _may_follow(
-    ids: npt.NDArray[np.int32],
-    path: list[int],
-    data: bytes,
-    state: GrammarState,
-    vocabulary: Vocabulary,
-    row: Mask,
-) -> bool:
-    """Whether one of the tokens may stand behind `data`, which must follow the state; `path` are its tokens, none
-    where the tokenizer cuts it together with what stands before."""
-    if not path:  # what may follow does not depend on the cut
-        path = vocabulary.encode(data.decode(errors="ignore"))
-    walker = state.copy()
-    if b"".join(vocabulary.tokens[token] for token in path) != data or not all(map(walker.accept, path)):
-        return True  # inside a character: who knows
-    walker.fill(row)
-    return bool(_set(row, ids))
 
 
 def _as_encoded(data: bytes, before: list[int], vocabulary: Vocabulary) -> list[int]:

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from radixlang.grammar.errors import GrammarFailure
+from radixlang.grammar.filling import Filling, alone
 from radixlang.grammar.schema import Obligations
 from radixlang.grammar.schema.terms import canonical
 
@@ -40,7 +41,7 @@ _ENDS_SCALAR = b",]} \t\n\r"
 class State(Protocol):
     """What is asked of the wrapped grammar's state (see grammar.GrammarState)."""
 
-    def fill(self, row: np.ndarray) -> None: ...
+    def filling(self, row: np.ndarray) -> Filling[None]: ...
     def accept(self, token: int) -> bool: ...
     def rollback(self, tokens: int) -> None: ...
     def forced(self) -> list[int]: ...
@@ -157,7 +158,11 @@ class ResidualState:
         Raises:
             GrammarFailure: nothing is allowed.
         """
-        self._fill(row)
+        alone(self.filling(row))
+
+    def filling(self, row: np.ndarray) -> Filling[None]:
+        """`fill`, for `filling.together`."""
+        yield from self._filling(row)
         used = int(np.count_nonzero(row))
         if not used:
             raise GrammarFailure(
@@ -165,8 +170,8 @@ class ResidualState:
             )
         self._free = used > 1 or (int(row[row != 0][0]) & 0xFFFFFFFF).bit_count() > 1
 
-    def _fill(self, row: np.ndarray) -> None:
-        self._inner.fill(row)
+    def _filling(self, row: np.ndarray) -> Filling[None]:
+        yield from self._inner.filling(row)
         bits = row.view(np.uint32)
         vetoed = self._vetoed.get(len(self._steps), set())
         if self._inner.can_end and not self._may_end():
@@ -278,7 +283,7 @@ class ResidualState:
     def _others(self) -> bool:
         """Whether the mask has a token left."""
         row = np.zeros(self._grammar.vocabulary.words, dtype=np.uint32)
-        self._fill(row)
+        alone(self._filling(row))
         return bool(row.any())
 
     def rollback(self, tokens: int) -> None:
@@ -356,7 +361,7 @@ class ResidualState:
             self._close(None, place.start, bytes(self._text[place.start :]) + data)
         except _WrongValueError:
             row = np.zeros(self._grammar.vocabulary.words, dtype=np.int32)
-            self._inner.fill(row)
+            alone(self._inner.filling(row))
             for token in self._grammar.vocabulary.eos_ids:
                 row.view(np.uint32)[token >> 5] &= np.uint32(0xFFFFFFFF ^ (1 << (token & 31)))
             return not row.any()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from radixlang.grammar.errors import GrammarFailure
+from radixlang.grammar.filling import Filling, alone
 from radixlang.grammar.grammar import Grammar, GrammarState, Mask
 
 if TYPE_CHECKING:
@@ -38,6 +39,10 @@ class AnyState:
 
     def fill(self, row: Mask) -> None:
         row[:] = self._row
+
+    def filling(self, row: Mask) -> Filling[None]:
+        self.fill(row)
+        yield from ()
 
     def accept(self, token: int) -> bool:
         self._ended += token in self._eos_ids
@@ -125,8 +130,11 @@ class ThinkingState:
         return next(n for n in range(most, -1, -1) if tuple(self._thoughts[len(self._thoughts) - n :]) == end[:n])
 
     def fill(self, row: Mask) -> None:
+        alone(self.filling(row))
+
+    def filling(self, row: Mask) -> Filling[None]:
         if not self._thinking:
-            self._inner.fill(row)
+            yield from self._inner.filling(row)
             begin = self._grammar.begin
             if begin is not None and self._undecided:
                 row.view(np.uint32)[begin >> 5] |= np.uint32(1 << (begin & 31))

@@ -242,18 +242,15 @@ def test_jumps_share_steps_with_decoding_rows() -> None:
     assert driver.steps <= 3 + 30, "the free row got a token in every step but those of the two prompts"
 
 
-def test_many_masks_are_filled_by_several_threads() -> None:
+def test_masks_of_many_requests() -> None:
     driver = Driver(replace(LIMITS, num_pages=400, max_running_requests=32), 1)
-    driver.constraints._threads = 4
     outcomes = [driver.add(f"r{i}", [*PROMPT, i % 29], grammar=GrammarSpec("plain", str(i))) for i in range(32)]
     driver.finish()
     driver.judge_all()
     assert all(outcome.finish for outcome in outcomes)
 
 
-def test_threads_end_with_the_scheduler() -> None:
+def test_grammars_end_with_the_scheduler() -> None:
     driver = Driver(LIMITS, 1)
-    driver.constraints._pool.submit(int).result()
     driver.scheduler.close()
     assert driver.grammars.closed
-    assert not [thread for thread in driver.constraints._pool._threads if thread.is_alive()]
