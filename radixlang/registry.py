@@ -21,8 +21,8 @@ T = TypeVar("T")
 class Registry(Generic[T]):
     """Name → `"module:attribute"`, resolved lazily.
 
-    `what` names the kind of thing in error messages, `group` the entry-point group for plug-ins. `extras`: names that
-    need a package which is an extra of the same name.
+    `what` names the kind of thing in error messages, `group` the entry-point group for plug-ins. `extras`: names
+    that need the package of that name, which an extra of that name brings.
     """
 
     def __init__(self, what: str, group: str, table: Mapping[str, str], extras: Collection[str] = ()) -> None:

@@ -69,7 +69,8 @@ def check_all(schema: Any) -> Obligations:
         GrammarError: as `normalise` does.
     """
     document = Document(schema)
-    nodes, todo = {}, [document.root]
+    nodes: dict[Node, None] = {}
+    todo = [document.root]
     while todo:
         node = todo.pop()
         if isinstance(node.schema, dict) and node not in nodes:

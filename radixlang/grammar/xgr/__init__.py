@@ -1,24 +1,28 @@
 """Constraints by the `xgrammar` library, behind our interface: chosen by name, never by `auto`.
 
-The library gives no budget to a compilation or a mask, ignores what it does not know with a line on standard error,
-and ends the process on rules that never end. So it sees nothing as a client wrote it: constraints become rules of ours
-(`rules.py`, `schema.py`), which are checked, and written in the part of its dialect that it reads exactly.
+The library gives no budget to a compilation or a mask, ignores what it does not know with a line on standard
+error, and takes all memory over rules that never end. So it sees nothing as a client wrote it: constraints become
+rules of ours (`read.py`, `schema.py`), which are checked, and written in the part of its dialect that it reads
+exactly.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from radixlang.grammar.errors import GrammarError, GrammarFailure
+from radixlang.grammar.filling import Filling, alone, in_threads
 from radixlang.grammar.grammar import Grammar, Mask
 from radixlang.grammar.limits import GrammarLimits
 from radixlang.grammar.schema.document import escape
 from radixlang.grammar.spec import read_choices, read_json
-from radixlang.grammar.xgr.rules import Rules, check, of_gbnf, of_regex, text_of, write
+from radixlang.grammar.xgr.read import of_gbnf, of_regex, text_of
+from radixlang.grammar.xgr.rules import Rules, check, write
 from radixlang.grammar.xgr.schema import state_schema
 from radixlang.log import get_logger
 from radixlang.messages import GrammarSpec
@@ -83,7 +87,7 @@ class XgrammarEngine:
         for warning in normalised.warnings:
             log.info("a JSON schema was given a keyword without effect: %s", warning)
         stated = state_schema(normalised.schema, spec.any_whitespace, self._number)
-        places = [(each.pointer, each.keyword) for each in normalised.residual]
+        places: list[tuple[str, str | None]] = [(each.pointer, each.keyword) for each in normalised.residual]
         places += [_place_of(schema, keyword) for keyword in stated.lost]
         if places and spec.refuse_residual:
             raise GrammarError(
@@ -133,6 +137,22 @@ def _why(error: Exception) -> str:
     return re.sub(r"^\[[\d:]+\] \S+: ", "", " ".join(str(error).split()))[:300]
 
 
+class MatcherJob(NamedTuple):
+    """Compute the mask of a matcher."""
+
+    matcher: Any
+    row: Mask
+
+    def run(self) -> None:
+        # Drops the interpreter's lock. False: it has not written the row, for everything may follow.
+        if not self.matcher.fill_next_token_bitmask(self.row[None]):
+            self.row[:] = -1
+
+    @classmethod
+    def run_all(cls, jobs: Sequence[MatcherJob]) -> None:
+        in_threads(jobs)
+
+
 class XgrammarGrammar:
     """What the library compiled."""
 
@@ -161,12 +181,13 @@ class XgrammarState:
         """what is known of it here"""
 
     def fill(self, row: Mask) -> None:
+        alone(self.filling(row))
+
+    def filling(self, row: Mask) -> Filling[None]:
         if self._ended:
             row[:] = self._vocabulary.eos_mask
             return
-        # Drops the interpreter's lock. False: it has not written the row, for everything may follow.
-        if not self._matcher.fill_next_token_bitmask(row[None]):
-            row[:] = -1
+        yield MatcherJob(self._matcher, row)
         row &= self._engine.words
         if not row.any():
             raise GrammarFailure("The constraint leaves no token to go on with.")

@@ -1,25 +1,20 @@
-"""Context-free rules as small trees: read from GBNF, regular expressions and choices, and written for xgrammar.
+"""Context-free rules as small trees: checked, and written for xgrammar.
 
 The library ignores some of what it reads with a line on standard error (look-ahead), and does not come back from a
-rule that never ends. So nothing reaches it as a client wrote it: what is read here is written down again in the
-part of its dialect that it reads exactly, and `check` says first that every rule ends.
+rule that never ends. So nothing reaches it as a client wrote it: `check` says that the rules end and are not too
+large, and `write` keeps to the part of its dialect that it reads exactly.
 
 A tree is ("text", str), ("set", ranges), ("cat", trees), ("alt", trees), ("rep", tree, low, high or None),
-("ref", name), or ("made", text, names): a rule in the library's own words, and the rules it may name. Must not know
-the library, tokens or JSON.
+("ref", name), or ("made", text, names): a rule in the library's own words, and the rules that it names. Must not
+know the library, tokens, JSON, or where rules come from.
 """
 
 from __future__ import annotations
 
-import re
-import warnings
-from collections.abc import Iterator
-from re import _constants as op  # type: ignore[attr-defined]
-from re import _parser as sre  # type: ignore[attr-defined]
-from typing import Any
+import heapq
+from collections.abc import Collection, Iterator, Mapping
 
 from radixlang.grammar.errors import GrammarError
-from radixlang.grammar.native.regex import Unsuitable, ranges_of
 from radixlang.grammar.ranges import Ranges, union
 
 Tree = tuple
@@ -31,43 +26,58 @@ MAX_DEPTH = 100
 """nested groups; the library recurses on them"""
 MAX_SIZE = 50_000
 """characters and references of a grammar as it is written; the library takes a fifth of a second for so many"""
-MAX_UNFOLDED = 1 << 20
-"""the same with counted repeats written out"""
+MAX_UNFOLDED = 1 << 18
+"""the same with counted repeats written out; and characters of the shortest text, all of which may be forced"""
+WIDE = 16
+"""ranges of a class beyond which its repeats cost the library much"""
+MAX_WIDE = 40_000
+"""such ranges with counted repeats written out; the library takes 50 µs for each"""
 
-_LAST = 0x10FFFF
-_SURROGATES = (0xD800, 0xDFFF)
+LAST = 0x10FFFF
+SURROGATES = (0xD800, 0xDFFF)
 
 
 # ---- what every grammar must fulfil
 
 
-def check(rules: Rules, param: str) -> int:
-    """→ its size, counted repeats written out. Drops the rules that nothing needs.
+def check(rules: Rules, param: str) -> None:
+    """Refuses what the library could not end, and drops what nothing needs or no finite text fulfils.
 
     Raises:
-        GrammarError: a rule is missing or never ends, or it is too large; names the rule.
+        GrammarError: a rule is missing, nothing is left, or it is too large.
     """
-    needed: dict[str, None] = {"root": None}
-    for name in (todo := ["root"]):
-        if name not in rules:
-            raise GrammarError(f"{param} cannot be compiled: the rule {name!r} is missing", param=param)
-        below = dict.fromkeys(name for each in _parts(rules[name]) for name in _names(each) if name not in needed)
-        needed.update(below)
-        todo.extend(below)
-    for name in set(rules) - needed.keys():
+    needed = _needed(rules, param)
+    for name in rules.keys() - set(needed):
         del rules[name]
-    size = sum(len(each[1]) if each[0] in ("text", "made", "set") else 1 for t in rules.values() for each in _parts(t))
-    unfolded = sum(map(_unfolded, rules.values()))
-    for what, found, most in (("has", size, MAX_SIZE), ("with its repeats written out has", unfolded, MAX_UNFOLDED)):
+    parts = [part for tree in rules.values() for part in _parts(tree)]
+    size = sum(len(part[1]) if part[0] in ("text", "made", "set") else 1 for part in parts)
+    sizes: dict[str, int] = {}
+    for name in needed:  # in grammars through references: nested repeats may be cut in many ways, JSON's may not
+        sizes[name] = _unfolded(rules[name], sizes if param == "ebnf" else {})
+    unfolded = max(sizes.values())
+    wide = sum(_unfolded(tree, {}, wide=True) for tree in rules.values())
+    for what, found, most in (
+        ("characters and references", size, MAX_SIZE),
+        ("characters and references with repeats written out", unfolded, MAX_UNFOLDED),
+        ("ranges in classes like \\w with repeats written out", wide, MAX_WIDE),
+    ):
         if found > most:
             raise GrammarError(
-                f"{param} is too large for --grammar-backend xgrammar: it {what} {found:,} characters and references, "
-                f"at most {most:,} are possible", param=param,
+                f"{param} is too large for --grammar-backend xgrammar: it has {found:,} {what}, and at most "
+                f"{most:,} are possible", param=param,
             )  # fmt: skip
-    endless = next(iter(rules.keys() - _ending(rules)), None)
-    if endless is not None:
-        raise GrammarError(f"{param} cannot be compiled: no text ends the rule {endless!r}", param=param)
-    return unfolded
+    shortest = _shortest(rules)
+    if "root" not in shortest:
+        raise GrammarError(f"{param} cannot be compiled: no finite text fulfils it", param=param)
+    if shortest["root"] > MAX_UNFOLDED:
+        raise GrammarError(
+            f"{param} is too large: its shortest text has {shortest['root']:,} characters; at most "
+            f"{MAX_UNFOLDED:,} can be held", param=param,
+        )  # fmt: skip
+    for name in list(rules):
+        rules[name] = _ending(rules[name], shortest) or EMPTY
+        if name not in shortest:
+            del rules[name]
 
 
 def _parts(tree: Tree, depth: int = 0) -> Iterator[Tree]:
@@ -80,59 +90,102 @@ def _parts(tree: Tree, depth: int = 0) -> Iterator[Tree]:
         yield from _parts(each, depth + 1)
 
 
+def _ending(tree: Tree, known: Collection[str]) -> Tree | None:
+    """The tree without what no finite text fulfils; None if that is all. `known`: the rules that end."""
+    kind = tree[0]
+    if kind == "rep":
+        inner = _ending(tree[1], known)
+        return (kind, inner, *tree[2:]) if inner else None if tree[2] else EMPTY
+    if kind in ("cat", "alt"):
+        parts = [_ending(each, known) for each in tree[1]]
+        ended = tuple(part for part in parts if part)
+        return (kind, ended) if len(ended) == len(parts) or (kind == "alt" and ended) else None
+    missing = tree[1] not in known if kind == "ref" else kind == "set" and not tree[1]
+    return None if missing else tree
+
+
 def _names(tree: Tree) -> tuple[str, ...]:
     """The rules that the tree itself names."""
     return (tree[1],) if tree[0] == "ref" else tree[2] if tree[0] == "made" else ()
 
 
-def _unfolded(tree: Tree) -> int:
+def _needed(rules: Rules, param: str) -> list[str]:
+    """The rules that texts need, each behind those that it names where it is not one of theirs."""
+    order: list[str] = []
+    seen: set[str] = set()
+    stack: list[tuple[str, Iterator[str]]] = [("", iter(["root"]))]
+    while stack:
+        name = next(stack[-1][1], None)
+        if name is None:
+            order.append(stack.pop()[0])
+        elif name not in rules:
+            raise GrammarError(f"{param} cannot be compiled: the rule {name!r} is missing", param=param)
+        else:
+            seen.add(name)
+            below = (each for part in _parts(rules[name]) for each in _names(part))
+            stack.append((name, (each for each in below if each not in seen)))
+    return order[:-1]
+
+
+def _unfolded(tree: Tree, sizes: Mapping[str, int], wide: bool = False) -> int:
+    """Characters and references with repeats written out, `sizes` of them instead of the references that it holds;
+    or `wide`: ranges of classes that have many."""
     if tree[0] in ("cat", "alt"):
-        return sum(map(_unfolded, tree[1]))
+        return sum(_unfolded(each, sizes, wide) for each in tree[1])
     if tree[0] == "rep":
-        return _unfolded(tree[1]) * max(tree[2] if tree[3] is None else tree[3], 1)
-    return len(tree[1]) if tree[0] == "text" else 1
+        return _unfolded(tree[1], sizes, wide) * max(tree[2] if tree[3] is None else tree[3], 1)
+    if wide:
+        return len(tree[1]) if tree[0] == "set" and len(tree[1]) > WIDE else 0
+    return len(tree[1]) if tree[0] == "text" else sizes.get(tree[1], 1) if tree[0] == "ref" else 1
 
 
-def _ending(rules: Rules) -> set[str]:
-    """The rules that some finite text fulfils: each tree waits for as many of its parts as it needs."""
+def _shortest(rules: Rules) -> dict[str, int]:
+    """Characters of each rule's shortest text, for those that some finite text fulfils. A tree is known when as
+    many of its parts are as it needs, the shortest first (Knuth: A generalization of Dijkstra's algorithm, 1977).
+    """
     waits: list[int] = []
-    users: list[list[int]] = []
+    users: list[list[tuple[int, int]]] = []
+    lengths: list[int] = []
     users_of: dict[str, list[int]] = {name: [] for name in rules}
     names: dict[int, str] = {}
-    ready: list[int] = []
+    ready: list[tuple[int, int]] = []
 
     def place(tree: Tree) -> int:
         at = len(waits)
         waits.append(1)
         users.append([])
+        lengths.append(0)
         if tree[0] in ("cat", "alt"):
-            for each in map(place, tree[1]):
-                users[each].append(at)
             waits[at] = len(tree[1]) if tree[0] == "cat" else 1
+            for each in map(place, tree[1]):
+                users[each].append((at, 1))
         elif tree[0] == "rep" and tree[2]:
-            users[place(tree[1])].append(at)
+            users[place(tree[1])].append((at, tree[2]))
         elif tree[0] == "ref":
             users_of[tree[1]].append(at)
         elif tree[0] != "set" or tree[1]:
             waits[at] = 0
+            lengths[at] = len(tree[1]) if tree[0] == "text" else tree[0] != "rep"
         if not waits[at]:
-            ready.append(at)
+            ready.append((lengths[at], at))
         return at
 
     for name, tree in rules.items():
         names[place(tree)] = name
-    ended = set()
+    heapq.heapify(ready)
+    known: dict[str, int] = {}
     while ready:
-        at = ready.pop()
+        length, at = heapq.heappop(ready)
         above = users[at]
         if at in names:
-            ended.add(names[at])
-            above = [*above, *users_of[names[at]]]
-        for each in above:
+            known[names[at]] = length
+            above = [*above, *((each, 1) for each in users_of[names[at]])]
+        for each, times in above:
             waits[each] -= 1
+            lengths[each] += length * times
             if not waits[each]:
-                ready.append(each)
-    return ended
+                heapq.heappush(ready, (lengths[each], each))
+    return known
 
 
 # ---- writing
@@ -148,8 +201,11 @@ def _written(tree: Tree) -> str:
     if kind == "text":
         return f'"{"".join(map(_spelt, tree[1]))}"'
     if kind == "set":
-        pairs = (_escape(low) + (f"-{_escape(high)}" if high > low else "") for low, high in tree[1])
-        return f"[{''.join(pairs)}]"
+        # What a class leaves out costs the library a thousandth of what it holds.
+        negated = tree[1][-1][1] == LAST
+        ranges = _gaps(tree[1]) if negated else tree[1]
+        pairs = (_escape(low) + (f"-{_escape(high)}" if high > low else "") for low, high in ranges)
+        return f"[{'^' * negated}{''.join(pairs)}]"
     if kind == "cat":
         return " ".join(map(_grouped, tree[1])) if tree[1] else '""'
     if kind == "alt":
@@ -175,204 +231,16 @@ def _escape(code: int) -> str:
     return f"\\U{code:08x}"
 
 
-def text_of(text: str, param: str) -> Tree:
-    """A literal.
-
-    Raises:
-        GrammarError: it holds half of a surrogate pair.
-    """
-    if any(_SURROGATES[0] <= ord(char) <= _SURROGATES[1] for char in text):
-        raise GrammarError(f"{param} holds half of a surrogate pair, which no text can", param=param)
-    return ("text", text)
-
-
 def without(ranges: Ranges) -> Ranges:
-    """All other characters."""
+    """All other characters; halves of surrogate pairs are none."""
+    return _gaps(union([*ranges, SURROGATES]))
+
+
+def _gaps(ranges: Ranges) -> Ranges:
+    """What lies before, between and behind."""
     out, at = [], 0
-    for low, high in union([*ranges, _SURROGATES]):
+    for low, high in ranges:
         if low > at:
             out.append((at, low - 1))
         at = high + 1
-    return (*out, (at, _LAST)) if at <= _LAST else tuple(out)
-
-
-# ---- regular expressions
-
-
-def of_regex(pattern: str) -> Rules:
-    """The rules of an expression of Python's, which must match a whole text.
-
-    Raises:
-        GrammarError: it is none, or is more than a regular one.
-    """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about sets that may mean something else some day
-            tree = sre.parse(pattern)
-        return {"root": _sequence(list(tree), tree.state.flags, True, True)}
-    except (re.error, OverflowError, Unsuitable) as error:
-        raise GrammarError(f"regex cannot be held: {error}", param="regex") from None
-
-
-def _sequence(items: list[Any], flags: int, first: bool, last: bool) -> Tree:
-    """`first`, `last`: nothing stands before, behind the sequence."""
-    parts: list[Tree] = []
-    for index, (kind, argument) in enumerate(items):
-        at_start = first and all(each[0] is op.AT for each in items[:index])
-        at_end = last and all(each[0] is op.AT for each in items[index + 1 :])
-        part = _item(kind, argument, flags, at_start, at_end)
-        if part[0] == "text" and parts and parts[-1][0] == "text":
-            parts[-1] = ("text", parts[-1][1] + part[1])
-        elif part != EMPTY:
-            parts.append(part)
-    return parts[0] if len(parts) == 1 else ("cat", tuple(parts))
-
-
-def _item(kind: Any, argument: Any, flags: int, first: bool, last: bool) -> Tree:
-    if kind is op.BRANCH:
-        return ("alt", tuple(_sequence(list(way), flags, first, last) for way in argument[1]))
-    if kind is op.SUBPATTERN:
-        _, added, removed, body = argument
-        kept = flags & ~(re.ASCII | re.UNICODE) if added & (re.ASCII | re.UNICODE) else flags
-        return _sequence(list(body), (kept | added) & ~removed, first, last)
-    if kind in (op.MAX_REPEAT, op.MIN_REPEAT):
-        low, high, body = argument
-        most = None if high is op.MAXREPEAT else high
-        inner = _sequence(list(body), flags, False, False)
-        return EMPTY if most == 0 or inner == EMPTY else ("rep", inner, low, most)
-    if kind is op.AT:
-        starts = argument in (op.AT_BEGINNING, op.AT_BEGINNING_STRING)
-        ends = argument in (op.AT_END, op.AT_END_STRING)
-        if flags & re.MULTILINE or not ((starts and first) or (ends and last)):
-            raise Unsuitable("it looks for the end of something inside of the text")
-        return EMPTY
-    ranges = ranges_of(kind, argument, flags)
-    if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
-        return ("text", chr(ranges[0][0]))
-    return ("set", ranges)
-
-
-# ---- GBNF
-
-_TOKEN = re.compile(
-    r"""(?P<skip>\s+|\#[^\n]*) | (?P<head>[\w-]+)\s*::= | (?P<name>[\w-]+) | (?P<text>"(?:\\.|[^"\\\n])*")
-    | (?P<class>\[(?:\\.|[^\]\\])*\]) | (?P<count>\{\s*\d+\s*(?:,\s*\d*\s*)?\}) | (?P<sign>[|()*+?.])""",
-    re.VERBOSE | re.DOTALL,
-)
-_CHAR = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))|(.)", re.DOTALL)
-_SHORT = {"n": "\n", "r": "\r", "t": "\t"}
-
-
-def of_gbnf(text: str) -> Rules:
-    """The rules of a grammar in GBNF.
-
-    Raises:
-        GrammarError: it cannot be read; says where.
-    """
-    reader = _Gbnf(text)
-    rules: Rules = {}
-    while reader.kind == "head":
-        name = reader.value
-        if name in rules:
-            raise reader.error(f"the rule {name!r} stands there twice")
-        reader.next()
-        rules[name] = reader.alternatives(0)
-    if reader.kind != "end" or not rules:
-        raise reader.error("a rule `name ::= …` is expected")
-    return rules
-
-
-class _Gbnf:
-    """Reads one grammar; `kind` and `value` are of the token that comes next."""
-
-    def __init__(self, text: str) -> None:
-        self._text, self._at = text, 0
-        self.kind = self.value = ""
-        self.next()
-
-    def next(self) -> None:
-        self.kind = "skip"
-        while self.kind == "skip":
-            match = _TOKEN.match(self._text, self._at)
-            if match is None or match.lastgroup is None:
-                self.kind, self.value = "end" if self._at >= len(self._text) else "unknown", ""
-                return
-            self.kind, self.value, self._at = match.lastgroup, match[match.lastgroup], match.end()
-
-    def error(self, why: str) -> GrammarError:
-        line = self._text.count("\n", 0, self._at) + 1
-        return GrammarError(f"ebnf cannot be read as GBNF: in line {line}, {why}", param="ebnf")
-
-    def alternatives(self, depth: int) -> Tree:
-        ways = [self._sequence(depth)]
-        while self.value == "|" and self.kind == "sign":
-            self.next()
-            ways.append(self._sequence(depth))
-        return ways[0] if len(ways) == 1 else ("alt", tuple(ways))
-
-    def _sequence(self, depth: int) -> Tree:
-        parts: list[Tree] = []
-        while self.kind in ("name", "text", "class", "count") or (self.kind == "sign" and self.value not in "|)"):
-            if self.kind == "count" or self.value in ("*", "+", "?"):
-                if not parts:
-                    raise self.error(f"{self.value} repeats nothing")
-                parts[-1] = ("rep", parts[-1], *self._bounds())
-            else:
-                parts.append(self._atom(depth))
-            self.next()
-        return parts[0] if len(parts) == 1 else ("cat", tuple(parts))
-
-    def _bounds(self) -> tuple[int, int | None]:
-        if self.kind != "count":
-            return {"*": (0, None), "+": (1, None), "?": (0, 1)}[self.value]
-        low, comma, high = self.value.strip("{} ").partition(",")
-        most = int(low) if not comma else int(high) if high.strip() else None
-        if most is not None and most < int(low):
-            raise self.error(f"the bounds of {self.value} are out of order")
-        return int(low), most
-
-    def _atom(self, depth: int) -> Tree:
-        if self.kind == "name":
-            return ("ref", self.value)
-        if self.kind == "text":
-            return text_of("".join(map(chr, self._characters(self.value[1:-1]))), "ebnf")
-        if self.kind == "class":
-            return self._class(self.value[1:-1])
-        if self.value == ".":
-            return ("set", without(()))
-        if depth >= MAX_DEPTH:
-            raise RecursionError
-        self.next()
-        inner = self.alternatives(depth + 1)
-        if self.value != ")":
-            raise self.error("a parenthesis is not closed")
-        return inner
-
-    def _characters(self, text: str) -> Iterator[int]:
-        for match in _CHAR.finditer(text):
-            digits = match[1] or match[2] or match[3]
-            code = int(digits, 16) if digits else ord(_SHORT.get(match[4], match[4]) if match[4] else match[5])
-            if code > _LAST or (match[4] or "").isalnum() and match[4] not in _SHORT:
-                raise self.error(f"the escape {match[0]} is unknown")
-            yield code
-
-    def _class(self, text: str) -> Tree:
-        negated = text.startswith("^")
-        text = text[negated:]
-        dashes = [m.start() for m in _CHAR.finditer(text) if m[0] == "-"]
-        ranges: list[tuple[int, int]] = []
-        at = 0
-        starts = [m.start() for m in _CHAR.finditer(text)]
-        codes = list(self._characters(text))
-        while at < len(codes):
-            low = high = codes[at]
-            if at + 2 < len(codes) and starts[at + 1] in dashes:
-                high, at = codes[at + 2], at + 2
-                if high < low:
-                    raise self.error(f"a range of [{text}] is out of order")
-            ranges.append((low, high))
-            at += 1
-        inside = without(union(ranges)) if negated else without(without(union(ranges)))
-        if not inside:
-            raise self.error(f"[{text}] allows no character")
-        return ("set", inside)
+    return (*out, (at, LAST)) if at <= LAST else tuple(out)

@@ -1,8 +1,9 @@
 """A normalised JSON schema as context-free rules for xgrammar.
 
 The library's own converter ignores keywords that it does not know together (a pattern and a length, bounds and
-`multipleOf`), takes patterns to be anchored, and lets a key be spelt `\\u0061` and so escape the schema of `a`. Here
-only bounds of numbers are left to it. What no rule states is stated wider, and named in `Stated.lost`.
+`multipleOf`), takes patterns to be anchored, and lets a key be spelt `\\u0061` and so escape the schema of `a`.
+Here only bounds of numbers are left to it. What no rule states is stated wider, and named in `Stated.lost`;
+strings of bounded length and keys beside declared ones are stated narrower: nothing in them is escaped.
 
 Reads schemas as `schema/emit.py` writes them; must not know the library itself.
 """
@@ -27,6 +28,12 @@ _KINDS = ("null", "boolean", "number", "string", "array", "object")
 _SHORT = {'"': '"', "\\": "\\", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
 _RAW = ecma.invert(((0, 0x1F), (ord('"'), ord('"')), (ord("\\"), ord("\\")), (0xD800, 0xDFFF)))
 """what a JSON string may hold as it is"""
+NEVER: Tree = ("set", ())
+CHARS: Tree = ("ref", "chars")
+"""any text of a string"""
+MAX_ESCAPED = 8
+"""largest count of characters that may be escapes; beyond, all are written as they are, for a mask among so many
+alternatives takes 50 ms and more"""
 MAX_MULTIPLE = 1_024
 """the largest `multipleOf` that the library does not ignore"""
 
@@ -61,7 +68,8 @@ class _Writer:
         self.rules: Rules = {
             "space": space,
             "char": _characters(ecma.ANY),
-            "string": _quoted(("rep", ("ref", "char"), 0, None)),
+            "chars": ("rep", ("ref", "char"), 0, None),
+            "string": _quoted(CHARS),
         }
         free: Tree = ("ref", "space") if any_whitespace else EMPTY
         self._open: Callable[[str], Tree] = lambda sign: ("cat", (("text", sign), free))
@@ -70,7 +78,9 @@ class _Writer:
         self._colon: Tree = ("cat", (free, ("text", ":"), free)) if any_whitespace else ("text", ": ")
 
     def value(self, schema: Any) -> Tree:
-        """Any schema that some value fulfils."""
+        """Any schema."""
+        if schema is False:
+            return NEVER
         if not isinstance(schema, dict) or not schema.keys() - {"$defs"}:
             return self._any()
         if "$ref" in schema:
@@ -139,13 +149,15 @@ class _Writer:
                 self.lost["pattern"] = None
         if not low and high is None:
             return ("ref", "string")
-        return _quoted(("rep", ("ref", "char"), low, high) if high != 0 else EMPTY)
+        return _quoted(_repeated(("set", ecma.ANY), low, high))
 
     # ---- arrays
 
     def _array(self, schema: dict[str, Any]) -> Tree:
         low, high = schema.get("minItems", 0), schema.get("maxItems")
         first, rest = schema.get("prefixItems", []), schema.get("items", True)
+        if False in first:
+            first, rest = first[: first.index(False)], False
         most = len(first) if rest is False else high
         first = first if most is None else first[:most]
         more = None if most is None else most - len(first)
@@ -199,12 +211,13 @@ class _Writer:
             names = [(without(frozenset(declared)), True)] if declared else []
             for source, each in patterns.items():
                 if each is not False:
-                    ways.append(self._member(_text([(source, True), *names]), each))
+                    ways.append(self._member(_text([(source, True), *names], escapes=False), each))
             if rest is not False:
-                ways.append(self._member(_text([*((source, False) for source in patterns), *names]), rest))
+                unmatched = [(source, False) for source in patterns]
+                ways.append(self._member(_text([*unmatched, *names], escapes=False), rest))
         except UnsupportedPatternError:
             self.lost["patternProperties" if patterns else "additionalProperties"] = None
-            ways = [self._member(("rep", ("ref", "char"), 0, None), True)]
+            ways = [self._member(CHARS, True)]
         return self._rule(("alt", tuple(ways))) if ways else None
 
     def _member(self, key: Tree, value: Any) -> Tree:
@@ -222,21 +235,22 @@ def _quoted(text: Tree) -> Tree:
 # ---- patterns
 
 
-def _text(terms: list[tuple[str, bool]]) -> Tree:
-    """The strings that every pattern with True is found in and none with False, in their JSON spelling.
+def _text(terms: list[tuple[str, bool]], escapes: bool = True) -> Tree:
+    """The strings that every pattern with True is found in and none with False, in their JSON spelling; without
+    `escapes`, those that need none.
 
     Raises:
         UnsupportedPatternError: no rule states them, or none that is small.
     """
     if not terms:
-        return ("rep", ("ref", "char"), 0, None)
+        return CHARS
     tree = _anchored(ecma.parse(terms[0][0]).tree) if len(terms) == 1 and terms[0][1] else None
     if tree is None:  # as one automaton; a second term keeps a single pattern from being returned as it is
         source = Language((*terms, ("", True))).source()
         tree = _anchored(ecma.parse(_CODE.sub(r"\\u{\1}", source)).tree)
     if tree is None:
         raise UnsupportedPatternError("it looks for ends inside of the text")
-    return _spelt(tree)
+    return _spelt(tree, escapes)
 
 
 def _anchored(tree: ecma.Tree) -> ecma.Tree | None:
@@ -257,28 +271,36 @@ def _has_anchor(tree: ecma.Tree) -> bool:
     return _has_anchor(tree[1]) if tree[0] == "rep" else tree[0] in ("start", "end")
 
 
-def _spelt(tree: ecma.Tree) -> Tree:
+def _spelt(tree: ecma.Tree, escapes: bool = True) -> Tree:
     """A tree of characters as one of their JSON spellings."""
     kind = tree[0]
     if kind == "set":
-        return ("ref", "char") if tree[1] == ecma.ANY else _characters(tree[1])
+        return ("ref", "char") if tree[1] == ecma.ANY and escapes else _characters(tree[1], escapes)
     if kind in ("cat", "alt"):
-        return (kind, tuple(map(_spelt, tree[1])))
+        return (kind, tuple(_spelt(each, escapes) for each in tree[1]))
     if kind == "rep":
         _, inner, low, high = tree
-        return ("rep", _spelt(inner), low, high) if high != 0 else EMPTY
+        return _repeated(inner, low, high, escapes)
     raise UnsupportedPatternError("it cannot be compared")
 
 
-def _characters(ranges: Ranges) -> Tree:
-    """One of these characters: as it is, by a letter behind a backslash, or by its number if nothing else is left."""
+def _repeated(tree: ecma.Tree, low: int, high: int | None, escapes: bool = True) -> Tree:
+    if tree == ("set", ecma.ANY) and (low, high) == (0, None) and escapes:
+        return CHARS  # one rule, for which the library prepares masks once
+    few = max(low, high or 0) <= MAX_ESCAPED
+    return ("rep", _spelt(tree, escapes and few), low, high) if high != 0 else EMPTY
+
+
+def _characters(ranges: Ranges, escapes: bool = True) -> Tree:
+    """One of these characters: as it is, by a letter behind a backslash, or by its number where nothing else is
+    left. Without `escapes`, only as they are, if any can be."""
     raw = [(max(a, low), min(b, high)) for a, b in ranges for low, high in _RAW if max(a, low) <= min(b, high)]
     codes = [code for low, high in ranges for code in range(low, min(high, 0x7F) + 1)]
     short = "".join(_SHORT[chr(code)] for code in codes if chr(code) in _SHORT)
     ways: list[Tree] = [("set", tuple(raw))] if raw else []
-    if short:
+    if short and (escapes or not raw):
         letters = tuple((ord(letter), ord(letter)) for letter in sorted(short))
         ways.append(("cat", (("text", "\\"), ("set", letters))))
     if not ways:
         ways = [("text", f"\\u{code:04x}") for code in codes]
-    return ways[0] if len(ways) == 1 else ("alt", tuple(ways))
+    return NEVER if not ways else ways[0] if len(ways) == 1 else ("alt", tuple(ways))
