@@ -262,6 +262,7 @@ def test_keywords_that_no_rule_states_are_checked_or_refused(of_bytes) -> None:
     state = grammar.start()
     assert all(map(state.accept, b'{"a": 0.8'))
     assert not state.accept(ord("}"))
+    assert state.backtrack() == 0
     assert state.revises
     with pytest.raises(GrammarError, match="/properties/a/multipleOf") as caught:
         of_bytes.compile(GrammarSpec("json_schema", text, refuse_residual=True))

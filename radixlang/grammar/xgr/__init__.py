@@ -187,6 +187,7 @@ class XgrammarState:
         if self._ended:
             row[:] = self._vocabulary.eos_mask
             return
+        row = row.view(np.int32)  # the library looks at the type
         yield MatcherJob(self._matcher, row)
         row &= self._engine.words
         if not row.any():

@@ -64,6 +64,7 @@ class _Writer:
         self.lost: dict[str, None] = {}
         self._number_rules = number
         self._numbers: dict[str, Tree] = {}
+        self._keys: dict[str, Tree] = {}
         space: Tree = ("rep", ("set", ((9, 10), (13, 13), (32, 32))), 0, None) if any_whitespace else EMPTY
         self.rules: Rules = {
             "space": space,
@@ -195,7 +196,7 @@ class _Writer:
         if others is not None:
             first, after = (self._several(others, least, most, behind) for behind in (False, True))
         for name, each in reversed(named):
-            member: Tree = ("cat", (("text", _dumps(name)), self._colon, self.value(each)))
+            member = self._rule(("cat", (("text", _dumps(name)), self._colon, self.value(each))))
             start: Tree = ("cat", (member, after))
             follow: Tree = ("cat", (self._comma, member, after))
             if name not in required:
@@ -211,17 +212,20 @@ class _Writer:
             names = [(without(frozenset(declared)), True)] if declared else []
             for source, each in patterns.items():
                 if each is not False:
-                    ways.append(self._member(_text([(source, True), *names], escapes=False), each))
+                    ways.append(self._member([(source, True), *names], each))
             if rest is not False:
-                unmatched = [(source, False) for source in patterns]
-                ways.append(self._member(_text([*unmatched, *names], escapes=False), rest))
+                ways.append(self._member([*((source, False) for source in patterns), *names], rest))
         except UnsupportedPatternError:
             self.lost["patternProperties" if patterns else "additionalProperties"] = None
-            ways = [self._member(CHARS, True)]
+            ways = [self._member([], True)]
         return self._rule(("alt", tuple(ways))) if ways else None
 
-    def _member(self, key: Tree, value: Any) -> Tree:
-        return ("cat", (_quoted(key), self._colon, self.value(value)))
+    def _member(self, terms: list[tuple[str, bool]], value: Any) -> Tree:
+        """Its key is one of those that all terms allow. Objects often exclude the same keys."""
+        written = repr(terms)
+        if written not in self._keys:
+            self._keys[written] = self._rule(_quoted(_text(terms, escapes=False)))
+        return ("cat", (self._keys[written], self._colon, self.value(value)))
 
 
 def _dumps(value: Any) -> str:
