@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 MOST = 256
 """tokens that are looked at together: the rest of a longer stretch comes when it is its turn"""
 CONTEXT = 12
-"""tokens before the forced ones that the tokenizer gets to see"""
+"""most tokens before the forced ones that the tokenizer gets to see"""
+LEAST = 1
+"""fewest of them"""
 RARE = 4
 """a draft is made where at most one in so many of the bytes that may follow would make another token of it"""
 MAX_KNOWN = 4096
@@ -53,9 +55,16 @@ class CanonicalState:
         alone(self.filling(row))
 
     def filling(self, row: Mask) -> Filling[None]:
+        filled = self._forced is None and not self.revises  # which must know that it had no choice
+        if filled:  # most masks show at once that nothing is forced, which takes longer to ask for
+            yield from self._inner.filling(row)
+            if self._vocabulary.differ(row):
+                self._forced = []
+                return
         forced = yield from self._search()
         if not forced:
-            yield from self._inner.filling(row)
+            if not filled:
+                yield from self._inner.filling(row)
             return
         row[:] = 0
         row.view(np.uint32)[forced[0] >> 5] = 1 << (forced[0] & 31)
@@ -127,6 +136,9 @@ class CanonicalState:
     def revises(self) -> bool:
         return self._inner.revises
 
+    def ahead(self, tokens: list[int]) -> GrammarState | None:
+        return self._inner.ahead(tokens)
+
     def copy(self) -> CanonicalState:
         return CanonicalState(self._inner.copy(), self._vocabulary, self._known, self._history.copy())
 
@@ -164,11 +176,11 @@ def _mask_behind(
     cut it. Which one it is does not matter."""
     if sum(len(vocabulary.tokens[token]) for token in tokens) != len(data):
         return None
-    walker = state.copy()
-    if not all(map(walker.accept, tokens)):
+    there = state.ahead(tokens)
+    if there is None:
         return None
     row = np.empty(vocabulary.words, np.int32)
-    yield from walker.filling(row)
+    yield from there.filling(row)
     return row
 
 
@@ -203,9 +215,12 @@ def _as_encoded(data: bytes, before: list[int], vocabulary: Vocabulary) -> list[
     """The tokens that the tokenizer makes of the bytes behind `before`; none if it cuts across the seam."""
     context: list[bytes] = []
     for token in reversed(before):
-        if not vocabulary.tokens[token]:  # nothing reaches across a special token
+        piece = vocabulary.tokens[token]
+        if not piece:  # nothing reaches across a special token
             break
-        context.append(vocabulary.tokens[token])
+        context.append(piece)
+        if len(context) >= LEAST and piece[:1] == b" " and not piece[1:2].isspace():
+            break  # tokenizers begin anew in front of the space before a word
     context.reverse()
     while context and 0x80 <= context[0][0] < 0xC0:  # no character begins here
         del context[0]

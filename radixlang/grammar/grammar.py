@@ -84,6 +84,11 @@ class GrammarState(Protocol):
         """An independent state at the same place."""
         ...
 
+    def ahead(self, tokens: list[int]) -> GrammarState | None:
+        """A state behind `tokens`, only to look at: its masks leave nothing out that may follow there, and may
+        hold more. None where that is not known."""
+        ...
+
 
 class Grammar(Protocol):
     """A compiled constraint. Immutable; `start` may be called from any thread."""

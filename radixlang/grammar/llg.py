@@ -258,9 +258,17 @@ class MatcherJob(NamedTuple):
     def run_all(cls, jobs: Sequence[MatcherJob]) -> None:
         # Neighbours go to the same thread, and copies of one matcher wait for each other.
         jobs = sorted(jobs, key=lambda job: job.lane)
+        places = [int(job.row.__array_interface__["data"][0]) for job in jobs]
+        first, size = min(places), jobs[0].row.nbytes
+        numbers = [(place - first) // size for place in places]
+        if max(numbers) < 4 * len(jobs) and all((place - first) % size == 0 for place in places):
+            # rows of one array: the library counts by rows
+            numbered = [(job.matcher, number) for job, number in zip(jobs, numbers, strict=True)]
+            _executor().unsafe_compute_mask_ptr(numbered, first, size, max(numbers) + 1)
+            return
         rows = np.empty((len(jobs), len(jobs[0].row)), np.int32)
         numbered = [(job.matcher, at) for at, job in enumerate(jobs)]
-        _executor().unsafe_compute_mask_ptr(numbered, rows.ctypes.data, rows[0].nbytes, len(rows))
+        _executor().unsafe_compute_mask_ptr(numbered, rows.ctypes.data, size, len(rows))
         for job, row in zip(jobs, rows, strict=True):
             job.row[:] = row
 
@@ -398,6 +406,10 @@ class LlguidanceState:
         other.__dict__ |= self.__dict__
         other._matcher, other._tokens = self._matcher.deep_copy(), self._tokens.copy()
         return other
+
+    def ahead(self, tokens: list[int]) -> LlguidanceState | None:
+        other = self.copy()
+        return other if not self._ended and other._matcher.consume_tokens(tokens) else None
 
     def _move(self) -> None:
         """To the matcher that the text would have if it began now."""

@@ -71,6 +71,9 @@ class AnyState:
     def finished(self) -> bool:
         return self._ended > 0
 
+    def ahead(self, tokens: list[int]) -> AnyState | None:
+        return self.copy()
+
     def copy(self) -> AnyState:
         return AnyState(self._row, self._eos_ids, self._ended)
 
@@ -196,6 +199,10 @@ class ThinkingState:
     @property
     def finished(self) -> bool:
         return not self._thinking and not self._undecided and self._inner.finished
+
+    def ahead(self, tokens: list[int]) -> ThinkingState | None:
+        other = self.copy()
+        return other if all(map(other.accept, tokens)) else None
 
     def copy(self) -> ThinkingState:
         other = ThinkingState(self._grammar, self._inner.copy())

@@ -23,7 +23,7 @@ class Tails(NamedTuple):
 
     def may_follow(self, row: npt.NDArray[np.int32]) -> bool:
         """Whether one of the next bytes may come, by the mask `row`. True where that is not known."""
-        return self.others or bool((self.words & row).any())
+        return self.others or bool(np.count_nonzero(self.words & row))
 
 
 class Vocabulary:
@@ -115,6 +115,24 @@ class Vocabulary:
     @cached_property
     def _byte_ids(self) -> dict[int, int]:
         return {self.tokens[index][0]: index for index in self.single.tolist()}
+
+    def differ(self, row: npt.NDArray[np.int32]) -> bool:
+        """Whether some of the tokens that the mask allows begin with different bytes, or one has none."""
+        word = int((row != 0).argmax())
+        bits = int(row.view(np.uint32)[word])
+        if not bits:
+            return True
+        # The first and the last of a word tell most masks that leave a choice.
+        first = self.tokens[32 * word + (bits & -bits).bit_length() - 1]
+        last = self.tokens[32 * word + bits.bit_length() - 1]
+        if first[:1] != last[:1] or not first:
+            return True
+        return bool(np.count_nonzero(row & self._begin_otherwise(first[0])))
+
+    @cached_property
+    def _begin_otherwise(self) -> Callable[[int], npt.NDArray[np.int32]]:
+        """[words] the bits of all tokens that do not begin with a byte."""
+        return lru_cache(None)(lambda byte: ~self.mask_of(self.beginning_with(bytes([byte]))))
 
     @cached_property
     def single(self) -> npt.NDArray[np.int32]:

@@ -35,7 +35,59 @@ STRETCH = 3
 """tokens that may be forced at once in constraints that the device follows: jumping over more is faster"""
 
 
-class Constraints:
+class Unconstrained:
+    """An engine that serves no constraints: nobody has one, and there is nothing to do."""
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for their grammars."""
+        return 0
+
+    def begin(self, request: Request, spec: GrammarSpec) -> None:
+        """Make the request wait until its constraint is compiled.
+
+        Raises:
+            RequestError: this engine serves none.
+        """
+        raise RequestError("Constraints need a tokenizer; this server runs with --skip-tokenizer-init.")
+
+    def forget(self, request: Request) -> None:
+        """The request has ended."""
+
+    def settle(self) -> list[tuple[Request, str, bool]]:
+        """Let those go whose constraints are compiled → requests that cannot have theirs, why, and whether that is
+        our fault."""
+        return []
+
+    def enter(self, request: Request) -> None:
+        """The request is about to get a row."""
+
+    def leave(self, request: Request) -> None:
+        """The request gives its row back."""
+
+    def take_actions(self) -> tuple[Action, ...]:
+        """What the device must load before the rows that `enter` was told of are set up."""
+        return ()
+
+    def distrust(self) -> None:
+        """A step raised, and all requests have left their rows: the device may have loaded nothing."""
+
+    def counters(self) -> dict[str, float]:
+        """Totals since the start, named as on the metrics page."""
+        return {}
+
+    def take_times(self) -> dict[str, list[float]]:
+        """Durations in seconds, told once, by the name of their histogram on the metrics page."""
+        return {}
+
+    def warm_up(self) -> None:
+        """Prepare what all compilations need."""
+
+    def close(self) -> None:
+        """End the threads."""
+
+
+class Constraints(Unconstrained):
     """`manager` compiles; `jump`: tokens that must follow are written without asking the model; `slots`: automata
     that the device can follow at a time."""
 
@@ -51,11 +103,9 @@ class Constraints:
 
     @property
     def waiting(self) -> int:
-        """Requests that wait for their grammars."""
         return len(self._compiling)
 
     def begin(self, request: Request, spec: GrammarSpec) -> None:
-        """Make the request wait until its constraint is compiled."""
         self._compiling[request.rid] = (request, spec, self._manager.get(spec))
         self._requests += 1
         request.waits[WAIT] = None
@@ -71,8 +121,6 @@ class Constraints:
             self._manager.drop(spec)
 
     def settle(self) -> list[tuple[Request, str, bool]]:
-        """Let those go whose constraints are compiled → requests that cannot have theirs, why, and whether that is
-        our fault."""
         failed = []
         for rid, (request, spec, future) in list(self._compiling.items()):
             if not future.done():
@@ -109,16 +157,13 @@ class Constraints:
             _grammar(request).accept(token)
 
     def leave(self, request: Request) -> None:
-        """The request gives its row back."""
         if self._slots is not None:
             self._slots.leave(request)
 
     def take_actions(self) -> tuple[Action, ...]:
-        """What the device must load before the rows that `enter` was told of are set up."""
         return self._slots.take_actions() if self._slots is not None else ()
 
     def distrust(self) -> None:
-        """A step raised, and all requests have left their rows: the device may have loaded nothing."""
         if self._slots is not None:
             self._slots.forget()
 
@@ -226,7 +271,6 @@ class Constraints:
             _leave_out(row, {*eos_ids, *(request.ends if early else ())})
 
     def counters(self) -> dict[str, float]:
-        """Totals since the start, named as on the metrics page."""
         return {
             "num_grammar_total": float(self._requests),
             "num_grammar_cache_hit_total": float(self._manager.hits),
@@ -238,12 +282,10 @@ class Constraints:
             "grammar_vetoed_tokens_total": float(self._vetoes),
         }
 
-    def take_times(self) -> list[float]:
-        """Seconds that each compilation took, told once."""
-        return self._manager.take_times()
+    def take_times(self) -> dict[str, list[float]]:
+        return {"grammar_compilation_time_seconds": self._manager.take_times()}
 
     def warm_up(self) -> None:
-        """Have the manager make what all compilations need."""
         self._manager.warm_up()
 
     def close(self) -> None:
@@ -280,8 +322,3 @@ def _told(error: BaseException) -> tuple[str, bool]:
 def _fail(error: BaseException) -> NoReturn:
     sentence, ours = _told(error)
     raise GrammarFailure(sentence, ours) from error
-
-
-def no_constraints() -> RequestError:
-    """What a request with a constraint is told by an engine that knows no tokens."""
-    return RequestError("Constraints need a tokenizer; this server runs with --skip-tokenizer-init.")

@@ -20,9 +20,11 @@ pytest.importorskip("triton", reason="Triton is not installed, so there are no g
 
 from radixlang.attention.torch import TorchAttention
 from radixlang.attention.triton import TritonAttention
+from radixlang.errors import EngineError
 from radixlang.executor.graphs import StepGraphs
 from radixlang.executor.launch import DeviceExecutor
 from radixlang.executor.shapes import Shape, decode_shapes, prompt_shapes, tree_shapes
+from radixlang.executor.step_blocks import StepBlock
 from radixlang.forward import current
 from radixlang.kernels import tuning
 from radixlang.plan import StepPlan
@@ -167,8 +169,8 @@ def test_rows_that_share_a_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[bool] = []
     run = StepGraphs.run
 
-    def watched(self: StepGraphs, plan: StepPlan) -> torch.Tensor | None:
-        home = run(self, plan)
+    def watched(self: StepGraphs, plan: StepPlan, block: StepBlock) -> torch.Tensor | None:
+        home = run(self, plan, block)
         used.append(home is not None and self._last is not None and self._last[1].tree)
         return home
 
@@ -194,6 +196,32 @@ def test_a_chunk_draws_nothing_and_a_cached_prefix_brings_many_pages() -> None:
     assert plans[0].samples.tolist() == [False]
     assert len(plans[2].new_pages) > 16
     assert compare(plans, 1, TorchAttention, True, [Shape(2, 2), Shape(16, 2), Shape(48, 2)]) == 4
+
+
+def test_steps_that_are_under_way_share_no_host_memory() -> None:
+    """A block is used again only after its step's result has been taken, and never after a failure."""
+    made = executor(True, 4, TorchAttention)
+    with_graphs(made, prompt_shapes(16, ROWS) + decode_shapes(ROWS))
+    host, row = Host(4), Row(1, [5, 6, 7])
+    tickets = [made.launch(host.plan([(row, count)])) for count in (3, 1, 1)]
+    for ticket in tickets:
+        assert ticket.forward is not None
+        ticket.forward.wait()
+    blocks = [ticket.block for ticket in tickets]
+    assert len(set(map(id, blocks))) == 3
+    made.result(tickets[0])
+    assert made.graphs is not None
+    assert made.graphs.blocks.take() is blocks[0]
+    fresh = made.graphs.blocks.take()
+    assert fresh not in blocks
+    bad = host.plan([(Row(2, [8, 9]), 2)])
+    bad.starts[:] = 10**6
+    refused = made.launch(bad)
+    with pytest.raises(EngineError):
+        made.result(refused)
+    assert refused.block is not None
+    assert made.graphs.blocks.take() is not refused.block
+    made.close()
 
 
 def test_unusable_numbers_are_told_row_by_row() -> None:

@@ -44,6 +44,14 @@ def test_the_last_of_several_spaces_may_belong_to_the_next_word() -> None:
     assert places == ((2, None),)
 
 
+@given(st.lists(st.binary(max_size=3), max_size=40), st.lists(st.integers(0, 40), max_size=5))
+def test_whether_allowed_tokens_begin_alike(words, picked) -> None:
+    vocabulary = small_vocabulary(*words)
+    ids = [index % vocabulary.size for index in picked]
+    firsts = {vocabulary.tokens[index][:1] for index in ids}
+    assert vocabulary.differ(vocabulary.mask_of(ids)) == (len(firsts) != 1 or firsts == {b""})
+
+
 def test_masks() -> None:
     vocabulary = Vocabulary([b"a"] * 70, (69, 500), lambda text: [], size=100, special={"<s>": 3})
     assert vocabulary.words == 4

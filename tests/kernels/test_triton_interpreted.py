@@ -33,6 +33,7 @@ FILES = [
     "kernels/test_triton_skinny.py",
     "kernels/test_triton_tree.py",
     "kernels/test_triton_exact.py",
+    "layers/test_triton_ops.py",
     "attention/test_triton_backend.py",
     "executor/test_step_graphs.py",
     "sampling/test_triton_sampler.py",

@@ -18,14 +18,14 @@ from radixlang.messages import GrammarSpec
 from radixlang.sampling_params import SamplingParams
 from radixlang.scheduler import SchedulerLimits
 from tests.scheduler.driver import EOS, Driver, Outcome, random_program
-from tests.scheduler.test_random import Optimist, random_limits
+from tests.scheduler.test_random import never_learn, random_limits
 
 
 @pytest.fixture(autouse=True, scope="module")
 def drafts_in_any_company() -> Iterator[None]:
     """Whatever runs beside: the more turns a text takes, the more can go wrong."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("radixlang.scheduler.scheduler.DRAFTING", 1000)
+        patch.setattr("radixlang.scheduler.drafts.DRAFTING", 1000)
         yield
 
 
@@ -42,7 +42,7 @@ def run(seed: int, page_size: int, depth: int, jump: bool, requests: int = 24) -
         broken=frozenset(rng.sample(range(100), 4)) if faults else frozenset(),
     )
     if limits.conservativeness == 0:
-        driver.scheduler._ratio = Optimist(0.0)
+        never_learn(driver.scheduler.ratio)
     longest = rng.choice([8, limits.context_length // 2])
     random_program(driver, rng, requests, longest, rng.choice([0.0, 0.05, 0.2]), bound=rng.choice([0.4, 1.0]))
     return driver

@@ -14,7 +14,7 @@ from radixlang.cache.tiers import WRITE_POLICIES
 from radixlang.scheduler import POLICIES, SchedulerLimits
 from radixlang.scheduler.lower_tiers import PREFETCH_POLICIES
 from tests.scheduler.driver import random_program
-from tests.scheduler.test_random import Optimist, random_limits
+from tests.scheduler.test_random import never_learn, random_limits
 from tests.scheduler.tiered import TieredDriver
 
 
@@ -35,7 +35,7 @@ def run(seed: int, kept: dict[bytes, np.ndarray] | None, policy: str, requests: 
         broken=frozenset(rng.sample(range(100), 4)) if faults else frozenset(),
     )
     if limits.conservativeness == 0:
-        driver.scheduler._ratio = Optimist(0.0)
+        never_learn(driver.scheduler.ratio)
     longest = rng.choice([8, limits.context_length // 2])
     random_program(driver, rng, requests, longest, rng.choice([0.0, 0.05, 0.2]))
     driver.seen["stored"] += driver.tiers.stored_pages
@@ -103,7 +103,7 @@ def waiting_driver(**more: Any) -> TieredDriver:
     while driver.tiers.threads.jobs:
         driver.tiers.poll()
     assert driver.tiers.stored_pages == driver.tiers.written_pages == len(PROMPT) // 4
-    driver.scheduler._pages.flush()  # the device's tree only
+    driver.scheduler.pages.flush()  # the device's tree only
     return driver
 
 
@@ -113,16 +113,16 @@ PROMPT = [*range(1, 22)]
 @pytest.mark.parametrize("message", [None, "Enough."])
 def test_aborted_while_its_pages_are_loaded(message: str | None) -> None:
     driver = waiting_driver()
-    copies, pages = driver.executor.copies, driver.scheduler._pages
+    copies, pages = driver.executor.copies, driver.scheduler.pages
     copies.rng = Same(SLOW)
     driver.add("a", PROMPT)
     driver.step()
-    (fetch,) = driver.scheduler._lower.fetches
-    assert driver.scheduler._lower.to_come(lambda request: 9) == 9 - len(PROMPT) // 4
+    (fetch,) = driver.scheduler.lower.fetches
+    assert driver.scheduler.lower.to_come(lambda request: 9) == 9 - len(PROMPT) // 4
     driver.abort("a", message)
     assert driver.scheduler.rids() == []
     assert driver.scheduler.totals.num_aborted_requests == 1
-    assert driver.scheduler._lower.to_come(lambda request: 9) == 0
+    assert driver.scheduler.lower.to_come(lambda request: 9) == 0
     driver.scheduler.check()
     # The copy is under way: its pages come back when it has ended, by themselves, and are in the tree then.
     assert pages.available == 16 - len(fetch.load)
@@ -171,7 +171,7 @@ def test_aborted_while_it_waits_for_host_memory() -> None:
     driver.tiers._unwritten += 1  # somebody will give slots back
     for rid in "ab":
         driver.add(rid, PROMPT)
-    driver.scheduler._lower.begin(1.0)
+    driver.scheduler.lower.begin(1.0)
     assert len(driver.tiers._hungry) == 1
     driver.abort("a")
     assert not driver.tiers._hungry
@@ -193,6 +193,6 @@ def test_few_tokens_are_computed_and_not_waited_for(least: int, loaded: bool) ->
         driver.finish()
         (meta,) = driver.outcomes[where].metas[:1]
         assert getattr(meta, f"cached_{where}") == (20 if loaded else 0)
-        driver.scheduler._pages.flush()
+        driver.scheduler.pages.flush()
         driver.tiers.host.clear()
     driver.judge_all()

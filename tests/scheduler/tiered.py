@@ -171,7 +171,7 @@ class TieredDriver(Driver):
         return outcome
 
     def _all_wait(self) -> bool:
-        return super()._all_wait() or bool(self.scheduler._lower.fetches)
+        return super()._all_wait() or bool(self.scheduler.lower.fetches)
 
     def step(self) -> bool:
         waiting = any(self.scheduler.request(rid).waits for rid in self.scheduler.rids())

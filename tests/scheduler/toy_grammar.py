@@ -66,6 +66,9 @@ class ToyState:
         self.fill(row)
         yield from ()
 
+    def ahead(self, tokens: list[int]) -> None:
+        return None
+
     def accept(self, token: int) -> bool:
         assert token in self._left(), "drawn against the mask"
         if self._kind == "breaks" and self._hash(self._text, 103) % 12 == 0:

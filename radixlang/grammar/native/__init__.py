@@ -239,5 +239,9 @@ class NativeState:
     def finished(self) -> bool:
         return bool(self._ended) or self._machine.only_end(self._path[-1])
 
+    def ahead(self, tokens: list[int]) -> NativeState | None:
+        other = self.copy()
+        return other if all(map(other.accept, tokens)) else None
+
     def copy(self) -> NativeState:
         return NativeState(self._grammar, self._path.copy(), self._ended)
