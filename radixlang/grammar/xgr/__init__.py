@@ -249,5 +249,9 @@ class XgrammarState:
     def revises(self) -> bool:
         return False
 
+    def ahead(self, tokens: list[int]) -> XgrammarState | None:
+        other = self.copy()
+        return other if all(map(other.accept, tokens)) else None
+
     def copy(self) -> XgrammarState:
         return XgrammarState(self._engine, self._matcher.fork(), self._ended)
