@@ -144,6 +144,7 @@ def test_what_is_refused_says_what_it_is(spec) -> None:
     [
         ('root ::= "a" | b # or\nb ::=\n  [^a-y\\]]{2} "\\x41\\u00e9"?', ["a", "zz", "!!Aé"], ["b", "z", "]]"]),
         ('root ::= root "a" | "b"', ["b", "baa"], ["", "a"]),
+        ('root ::= Regex ("a") 1x\nRegex ::= "b"\n1x ::= ""', ["ba"], ["a", "b"]),
         ("root ::= x*\nx ::= . [-a] [a-]", ["", "\n-a", "éa-"], ["a", "éb-"]),
         ('root ::= "a" | "b" x\nx ::= y "c"\ny ::= x | x x', ["a"], ["b", "bc"]),
         ('root ::= ("" | "a"){0,3} "c"{2,}', ["cc", "aaccc"], ["c", "aaaacc"]),

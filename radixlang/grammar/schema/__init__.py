@@ -15,7 +15,7 @@ from radixlang.grammar.schema.document import Document, Node, children
 from radixlang.grammar.schema.emit import Emitter
 from radixlang.grammar.schema.obligations import Obligations
 
-__all__ = ["Normalised", "Obligations", "Residual", "check_all", "normalise"]
+__all__ = ["Normalised", "Obligations", "Residual", "check_all", "find_keyword", "normalise"]
 
 
 class Residual(NamedTuple):
@@ -69,11 +69,25 @@ def check_all(schema: Any) -> Obligations:
         GrammarError: as `normalise` does.
     """
     document = Document(schema)
-    nodes: dict[Node, None] = {}
+    return Obligations(Compiler(document), _subschemas(document))
+
+
+def find_keyword(schema: Any, *keywords: str) -> tuple[str, str | None]:
+    """Where a schema has one of the keywords first: pointer and keyword, `("", None)` if it has none."""
+    for node in _subschemas(Document(schema)):
+        for keyword in keywords:
+            if keyword in node.schema:
+                return node.pointer, keyword
+    return "", None
+
+
+def _subschemas(document: Document) -> list[Node]:
+    """All that are no mere true or false, in their order."""
+    found: dict[Node, None] = {}
     todo = [document.root]
     while todo:
         node = todo.pop()
-        if isinstance(node.schema, dict) and node not in nodes:
-            nodes[node] = None
-            todo.extend(children(node))
-    return Obligations(Compiler(document), nodes)
+        if isinstance(node.schema, dict) and node not in found:
+            found[node] = None
+            todo.extend(reversed(list(children(node))))
+    return list(found)

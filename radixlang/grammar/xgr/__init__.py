@@ -19,7 +19,6 @@ from radixlang.grammar.errors import GrammarError, GrammarFailure
 from radixlang.grammar.filling import Filling, alone, in_threads
 from radixlang.grammar.grammar import Grammar, Mask
 from radixlang.grammar.limits import GrammarLimits
-from radixlang.grammar.schema.document import escape
 from radixlang.grammar.spec import read_choices, read_json
 from radixlang.grammar.xgr.read import of_gbnf, of_regex, text_of
 from radixlang.grammar.xgr.rules import Rules, check, write
@@ -80,7 +79,7 @@ class XgrammarEngine:
     def _schema(self, spec: GrammarSpec) -> Grammar:
         """A JSON schema: normalised, and what no rule states checked value by value."""
         from radixlang.grammar.residual import ResidualGrammar
-        from radixlang.grammar.schema import check_all, normalise
+        from radixlang.grammar.schema import check_all, find_keyword, normalise
 
         schema = read_json(spec.text, spec.kind)
         normalised = normalise(schema)
@@ -88,7 +87,7 @@ class XgrammarEngine:
             log.info("a JSON schema was given a keyword without effect: %s", warning)
         stated = state_schema(normalised.schema, spec.any_whitespace, self._number)
         places: list[tuple[str, str | None]] = [(each.pointer, each.keyword) for each in normalised.residual]
-        places += [_place_of(schema, keyword) for keyword in stated.lost]
+        places += [find_keyword(schema, keyword, "format") for keyword in stated.lost]
         if places and spec.refuse_residual:
             raise GrammarError(
                 "The schema cannot be stated as a grammar, and this server refuses such schemas",
@@ -118,18 +117,6 @@ class XgrammarEngine:
         except GrammarFailure as error:
             raise GrammarError(f"{kind} cannot be used: {error}", param=kind) from None
         return grammar
-
-
-def _place_of(schema: Any, keyword: str) -> tuple[str, str | None]:
-    """Pointer and keyword where a schema's author wrote it first; the whole where it came about by others."""
-    todo = [(schema, "")]
-    while todo:
-        value, pointer = todo.pop()
-        if isinstance(value, dict) and keyword in value:
-            return pointer, keyword
-        below = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-        todo.extend((each, f"{pointer}/{escape(str(key))}") for key, each in reversed(list(below)))
-    return "", None
 
 
 def _why(error: Exception) -> str:

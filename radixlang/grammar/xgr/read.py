@@ -107,13 +107,16 @@ def of_gbnf(text: str) -> Rules:
     reader = _Gbnf(text)
     rules: Rules = {}
     while reader.kind == "head":
-        name = reader.value
+        name = reader.short(reader.value)
         if name in rules:
-            raise reader.error(f"the rule {name!r} stands there twice")
+            raise reader.error(f"the rule {reader.value!r} stands there twice")
         reader.next()
         rules[name] = reader.alternatives(0)
     if reader.kind != "end" or not rules:
         raise reader.error("a rule `name ::= …` is expected")
+    missing = next((name for name, short in {"root": "root", **reader.names}.items() if short not in rules), None)
+    if missing is not None:
+        raise GrammarError(f"ebnf cannot be compiled: the rule {missing!r} is missing", param="ebnf")
     return rules
 
 
@@ -122,6 +125,7 @@ class _Gbnf:
 
     def __init__(self, text: str) -> None:
         self._text, self._at = text, 0
+        self.names: dict[str, str] = {}
         self.kind = self.value = ""
         self.next()
 
@@ -133,6 +137,10 @@ class _Gbnf:
                 self.kind, self.value = "end" if self._at >= len(self._text) else "unknown", ""
                 return
             self.kind, self.value, self._at = match.lastgroup, match[match.lastgroup], match.end()
+
+    def short(self, name: str) -> str:
+        """What a rule is called here: some names mean something to the library."""
+        return "root" if name == "root" else self.names.setdefault(name, f"g{len(self.names)}")
 
     def error(self, why: str) -> GrammarError:
         line = self._text.count("\n", 0, self._at) + 1
@@ -168,7 +176,7 @@ class _Gbnf:
 
     def _atom(self, depth: int) -> Tree:
         if self.kind == "name":
-            return ("ref", self.value)
+            return ("ref", self.short(self.value))
         if self.kind == "text":
             return text_of("".join(map(chr, self._characters(self.value[1:-1]))), "ebnf")
         if self.kind == "class":

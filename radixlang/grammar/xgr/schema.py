@@ -90,7 +90,7 @@ class _Writer:
             return ("alt", tuple(self.value(each) for each in schema["anyOf"] if each is not False))
         if "enum" in schema or "const" in schema:
             values = schema["enum"] if "enum" in schema else [schema["const"]]
-            return ("alt", tuple(("text", text) for text in dict.fromkeys(map(_dumps, values))))
+            return ("alt", tuple(map(_literal, values)))
         kinds = schema["type"]
         if isinstance(kinds, list):
             return ("alt", tuple(self._typed({"type": kind}) for kind in kinds))
@@ -196,7 +196,7 @@ class _Writer:
         if others is not None:
             first, after = (self._several(others, least, most, behind) for behind in (False, True))
         for name, each in reversed(named):
-            member = self._rule(("cat", (("text", _dumps(name)), self._colon, self.value(each))))
+            member = self._rule(("cat", (_literal(name), self._colon, self.value(each))))
             start: Tree = ("cat", (member, after))
             follow: Tree = ("cat", (self._comma, member, after))
             if name not in required:
@@ -228,8 +228,10 @@ class _Writer:
         return ("cat", (self._keys[written], self._colon, self.value(value)))
 
 
-def _dumps(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+def _literal(value: Any) -> Tree:
+    """Exactly this value; half a surrogate pair cannot be written."""
+    text = json.dumps(value, ensure_ascii=False)
+    return NEVER if any(0xD800 <= ord(char) <= 0xDFFF for char in text) else ("text", text)
 
 
 def _quoted(text: Tree) -> Tree:
