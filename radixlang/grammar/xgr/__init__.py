@@ -50,7 +50,10 @@ class XgrammarEngine:
             vocab_size=vocabulary.size,
             stop_token_ids=list(vocabulary.eos_ids),
         )
-        self.compiler = self.library.GrammarCompiler(info, max_threads=1, cache_enabled=False)
+        # Masks are prepared when a text first needs them, for all texts: no text comes to most places of a grammar.
+        self.compiler = self.library.GrammarCompiler(
+            info, max_threads=1, cache_enabled=False, enable_dynamic_compilation=True
+        )
         self.words = vocabulary.mask_of(np.arange(vocabulary.size))
 
     def warm_up(self) -> None:
