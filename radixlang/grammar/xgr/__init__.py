@@ -50,7 +50,7 @@ class XgrammarEngine:
             vocab_size=vocabulary.size,
             stop_token_ids=list(vocabulary.eos_ids),
         )
-        # Masks are prepared when a text first needs them, for all texts: no text comes to most places of a grammar.
+        # Masks are prepared when a text first needs them, for all texts: to most places of a grammar none comes.
         self.compiler = self.library.GrammarCompiler(
             info, max_threads=1, cache_enabled=False, enable_dynamic_compilation=True
         )

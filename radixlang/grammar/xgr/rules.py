@@ -30,8 +30,8 @@ MAX_UNFOLDED = 1 << 18
 """the same with counted repeats written out; and characters of the shortest text, all of which may be forced"""
 WIDE = 16
 """ranges of a class beyond which its repeats cost the library much"""
-MAX_WIDE = 40_000
-"""such ranges with counted repeats written out; the library takes 50 µs for each"""
+MAX_WIDE = 200_000
+"""such ranges with counted repeats written out; the library takes some microseconds for each"""
 
 LAST = 0x10FFFF
 SURROGATES = (0xD800, 0xDFFF)
