@@ -22,12 +22,14 @@ Rules = dict[str, Tree]
 """by name; `root` is where texts begin"""
 
 EMPTY: Tree = ("cat", ())
-MAX_DEPTH = 100
+MAX_DEPTH = 250
 """nested groups; the library recurses on them"""
-MAX_SIZE = 50_000
-"""characters and references of a grammar as it is written; the library takes a fifth of a second for so many"""
+MAX_SIZE = 150_000
+"""characters and references of a grammar as it is written; the library takes half a second for so many"""
 MAX_UNFOLDED = 1 << 18
 """the same with counted repeats written out; and characters of the shortest text, all of which may be forced"""
+MAX_ALTERNATIVES = 10_000
+"""in one place; with 20,000 a mask took 20 seconds"""
 WIDE = 16
 """ranges of a class beyond which its repeats cost the library much"""
 MAX_WIDE = 200_000
@@ -55,10 +57,12 @@ def check(rules: Rules, param: str) -> None:
     for name in needed:  # in grammars through references: nested repeats may be cut in many ways, JSON's may not
         sizes[name] = _unfolded(rules[name], sizes if param == "ebnf" else {})
     unfolded = max(sizes.values())
+    widest = max((len(part[1]) for part in parts if part[0] == "alt"), default=0)
     wide = sum(_unfolded(tree, {}, wide=True) for tree in rules.values())
     for what, found, most in (
         ("characters and references", size, MAX_SIZE),
         ("characters and references with repeats written out", unfolded, MAX_UNFOLDED),
+        ("alternatives in one place", widest, MAX_ALTERNATIVES),
         ("ranges in classes like \\w with repeats written out", wide, MAX_WIDE),
     ):
         if found > most:
