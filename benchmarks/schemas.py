@@ -96,7 +96,7 @@ class Backend:
         try:
             grammar = self.engine.compile(GrammarSpec("json_schema", json.dumps(schema)))
             normalised = normalise(schema)
-        except GrammarError as error:
+        except (GrammarError, RecursionError) as error:
             raise RefusedError(str(error)) from None
         # What the rules do not state is checked as if the normaliser had left it.
         left = normalised.residual or tuple([Residual("", "", schema)] * (grammar.checks is not None))
