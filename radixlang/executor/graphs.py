@@ -26,7 +26,7 @@ from radixlang.executor.inputs import lay_out
 from radixlang.executor.prefixes import KvShape, PrefixPlanner
 from radixlang.executor.shapes import Shape
 from radixlang.executor.step_blocks import StepBlock, StepBlocks
-from radixlang.forward import ForwardBatch, ForwardContext, forwarding
+from radixlang.forward import ForwardBatch, ForwardContext, KvLayers, forwarding
 from radixlang.kernels.ahead import compiled_ahead
 from radixlang.kernels.bitmask import apply_bitmask
 from radixlang.kernels.skinny_linear import MAX_TOKENS
@@ -94,8 +94,10 @@ class StepGraphs:
         sampling: SamplingBatch,
         shapes: list[Shape],
         mark: Callable[[str], None] = lambda part: None,
+        gated: KvLayers | None = None,
     ) -> None:
-        """`mark` is told when all that a step brings is on the stream, see `Platform.mark`."""
+        """`mark` is told when all that a step brings is on the stream, see `Platform.mark`. `gated` are the pool's
+        layers for steps whose pages may still be on their way (see `PageCopies`); None: no steps are like that."""
         assert sampling.columns is not None
         device = table.pages.device
         self._model = model
@@ -104,6 +106,7 @@ class StepGraphs:
         self._attention = attention
         self._sampling = sampling
         self._columns = sampling.columns
+        self._gated = pool.layers if gated is None else gated
         self._mark = mark
         self._decodes = sorted(shape for shape in shapes if shape.decodes and not shape.tree)
         self._trees = sorted(shape for shape in shapes if shape.tree)
@@ -174,7 +177,9 @@ class StepGraphs:
             self._wanted[:rows],
         )
         plan = self._attention.plan(batch)
-        with forwarding(ForwardContext(batch, self._attention, plan, self._pool.layers)):
+        # Rows that decode have used their pages before: only a prompt begins with pages that are being loaded.
+        kv = self._pool.layers if shape.decodes else self._gated
+        with forwarding(ForwardContext(batch, self._attention, plan, kv)):
             hidden = self._model(batch.input_ids, batch.positions)
             # A model may have left the tokens out that nobody wants.
             scores = self._model.scores(hidden if len(hidden) == rows else hidden[self._wanted[:rows]])

@@ -102,7 +102,7 @@ class DeviceExecutor:
         self.attention = attention
         self.sampling = SamplingBatch(table.rows, self.spec.vocab_size, platform, automata=automata)
         self.graphs: StepGraphs | None = None
-        self.copies: PageCopies = NoCopies()
+        self.copies: PageCopies = NoCopies(pool)
         self.host: HostPool | None = None
         """where `copies` go to"""
 
@@ -112,7 +112,7 @@ class DeviceExecutor:
 
         def work() -> None:
             parts = self.model, self.pool, self.table, self.attention, self.sampling
-            graphs = StepGraphs(*parts, shapes, lambda part: self.platform.mark(part))
+            graphs = StepGraphs(*parts, shapes, lambda part: self.platform.mark(part), self.copies.gated)
             graphs.capture(CudaRecorder(), progress)
             self.graphs = graphs
 
@@ -156,7 +156,7 @@ class DeviceExecutor:
 
     def _run(self, ticket: Ticket) -> None:
         plan = ticket.plan
-        self.copies.run(plan.transfers)
+        kv = self.copies.run(plan.transfers)
         if not plan.size:
             return
         home = None
@@ -185,7 +185,7 @@ class DeviceExecutor:
         if batch.max_query > 1 and not (self.spec.encoder or prompts or plan.pools.any()):
             batch.wanted = inputs.sample_ends  # the last layer's work for the others would be thrown away
         attention_plan = None if self.spec.encoder else self.attention.plan(batch)
-        with forwarding(ForwardContext(batch, self.attention, attention_plan, self.pool.layers)):
+        with forwarding(ForwardContext(batch, self.attention, attention_plan, kv)):
             hidden = self.model(batch.input_ids, batch.positions)
             self._prompt_logprobs(ticket, hidden)
             if plan.pools.any():

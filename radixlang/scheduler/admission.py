@@ -120,7 +120,6 @@ class Admission:
         """Match, find room, take a row, grant. → whether the request runs now"""
         limits, cap = self._limits, request.match_cap
         match = self._pages.match(request, cap)
-        must = limits.pages_for(request.tokens.size) - len(match.pages)
         whole = limits.chunked or request.tokens.size - match.tokens <= step.budget or not step.prompt_tokens
         if not self._fits(request, match, to_come) or not whole:
             self._pages.unmatch(match)
@@ -128,8 +127,10 @@ class Admission:
                 self._retry_step = step.number + RETRY_STEPS
                 self._departures = self._lifecycle.departures
             return False
-        if self._lower.fetch(request, match, cap):
+        found = self._lower.fetch(request, match, cap, step.prompt_tokens)
+        if found is None:
             return False
+        match, must = found, limits.pages_for(request.tokens.size) - len(found.pages)
         self._lifecycle.enter_row(request, match)
         step.setup(request)
         step.page_run(request.row, 0, match.pages)

@@ -71,7 +71,9 @@ class Scheduler:
         self.rows = rows = Rows(limits)
         self.phases = phases = Phases(rows)
         self.pages = pages = Pages(limits, rows, tiers)
-        self.lower: LowerTiers = DeviceOnly() if tiers is None else HostAndStorage(tiers, pages, limits)
+        self.lower: LowerTiers = DeviceOnly()
+        if tiers is not None:
+            self.lower = HostAndStorage(tiers, pages, limits, phases.can_decode)
         self.ratio = ratio = NewTokenRatio(limits.conservativeness)
         self.flights: dict[int, StepBuilder] = {}
         """steps whose results are unknown, oldest first"""
@@ -252,8 +254,9 @@ class Scheduler:
 
     def abandon(self, plans: list[StepPlan], sentence: str) -> list[Message]:
         """A step raised: `plans` are it and all later ones, none of which has a result; all earlier ones have been
-        processed. A request that was alone in the step fails. Otherwise nobody knows who is at fault: all of its
-        requests start over as suspects. The cache is emptied, since nobody knows what was written.
+        processed. A request that was alone in the step, without a layered load, fails. Otherwise nobody knows who
+        is at fault: all of its requests start over as suspects. The cache is emptied, since nobody knows what was
+        written.
         """
         messages = self.take_messages()
         if plans[0].step not in self.flights:  # given up already, with an earlier one
@@ -265,7 +268,7 @@ class Scheduler:
             step.forget_wishes()
         involved = list(dict.fromkeys(steps[0].requests))  # a draft has two rows
         live = [request for request in involved if request.state is not State.ENDED]
-        if len(involved) == 1:
+        if len(involved) == 1 and not plans[0].loads:  # pages that come with the step may be at fault
             messages += [self._lifecycle.fail(request, INTERNAL, sentence, keep=False) for request in live]
             live = []
         self._lifecycle.start_over()

@@ -80,10 +80,11 @@ class Counter:
         return replay
 
 
-def with_graphs(made: DeviceExecutor, shapes: list[Shape]) -> Counter:
+def with_graphs(made: DeviceExecutor, shapes: list[Shape], gated: Any = None) -> Counter:
     counter = Counter()
     with torch.inference_mode():
-        graphs = StepGraphs(made.model, made.pool, made.table, made.attention, made.sampling, shapes)
+        parts = made.model, made.pool, made.table, made.attention, made.sampling
+        graphs = StepGraphs(*parts, shapes, gated=gated)
         graphs.capture(counter, lambda done, total: None)
     made.graphs = graphs
     return counter
@@ -145,6 +146,26 @@ def test_random_traffic(page_size: int, takes: bool) -> None:
     shapes = [Shape(2, 2), Shape(ROWS, ROWS), Shape(16, 3), Shape(48, ROWS), Shape(160, ROWS)]
     replays = compare(traffic(page_size, page_size, 16), page_size, TorchAttention, takes, shapes)
     assert replays >= 12, "only steps too large, and single tokens that draw nothing, may be launched otherwise"
+
+
+def test_steps_with_prompts_go_through_gates() -> None:
+    """And others do not: a row that decodes has used its pages before."""
+    made = executor(True, 4, TorchAttention)
+    taken: list[int] = []
+
+    class Gated(list[Any]):
+        def __getitem__(self, layer: Any) -> Any:
+            taken.append(layer)
+            return super().__getitem__(layer)
+
+    with_graphs(made, [Shape(2, 2), Shape(16, 2)], Gated(made.pool.layers))
+    host, row, seen = Host(4), Row(1, [5, 6, 7]), []
+    for plan in (host.plan([(row, 3)]), host.plan([(row, 1)]), host.plan([(Row(2, [8, 9]), 2), (row, 1)])):
+        taken.clear()
+        results(made, [plan])
+        seen.append(list(taken))
+    assert seen == [[0, 1], [], [0, 1]]
+    made.close()
 
 
 def test_random_traffic_with_triton_attention() -> None:

@@ -38,6 +38,7 @@ FILES = [
     "executor/test_step_graphs.py",
     "sampling/test_triton_sampler.py",
     "executor/test_triton_graphs.py",
+    "executor/test_layer_gates.py",
     "executor/test_exactness_triton.py",
 ]
 Run = subprocess.CompletedProcess[str]

@@ -35,6 +35,7 @@ from radixlang.kernels.edits import Edits
 from radixlang.kernels.exact_attention import exact_attention
 from radixlang.kernels.exact_linear import exact_linear
 from radixlang.kernels.extend_attention import extend_attention
+from radixlang.kernels.gate import wait_open
 from radixlang.kernels.log_sum_exp import log_sum_exp
 from radixlang.kernels.matvec import matvec
 from radixlang.kernels.skinny_linear import skinny_add, skinny_linear
@@ -262,6 +263,7 @@ def main(backend: str, architecture: str, settings: str) -> None:
     blocks = torch.zeros(4, 2 * cache[0].nbytes, dtype=torch.uint8)
     for move in (page_blocks.gather_pages, page_blocks.scatter_pages):
         move(page_blocks.cache_addresses([cache, cache]), integers(1), blocks)
+    wait_open(integers(4))
 
 
 if __name__ == "__main__":
