@@ -50,6 +50,7 @@ class TreeNode:
         "pins",
         "priority",
         "start",
+        "tail",
     )
 
     def __init__(
@@ -80,6 +81,8 @@ class TreeNode:
         self.priority = 0
         self.entry: Entry[TreeNode] | None = None
         """its one valid entry in the queue of leaves"""
+        self.tail: Tail | None = None
+        """what somebody lends behind its end"""
 
     @property
     def tokens(self) -> Ints:
@@ -100,6 +103,29 @@ class TreeNode:
     def end(self) -> int:
         """Tokens up to the end of the run."""
         return self.start + len(self.data) // _ID
+
+
+class Tail(NamedTuple):
+    """A page that is not full: no part of the tree, but lent by its owner to those who want a copy."""
+
+    data: bytes
+    """its tokens, which will not change"""
+    page: int
+    since: int
+    """the clock when it was lent"""
+
+
+class PartPage(NamedTuple):
+    """A page whose first `tokens` tokens were looked for."""
+
+    tokens: int
+    data: bytes
+    """all of its tokens"""
+    page: int
+    since: int
+    """the clock when it came to the tree or was lent"""
+    node: TreeNode | None
+    """the run that it begins; None for one that is lent"""
 
 
 class Match(NamedTuple):
@@ -217,15 +243,22 @@ class RadixTree:
         self._offer(node)
         return Match(_ids(node.page_data for node in path), node, node.end)
 
-    def part_page(self, node: TreeNode, tokens: Ints) -> tuple[TreeNode, int]:
-        """The child of `node` (where a match has ended) whose first page shares most with `tokens`, the tokens
-        behind the match, and how many these are: less than a page, 0 (and `node`) when there are none."""
-        best, most = node, 0
+    def part_page(self, node: TreeNode, tokens: Ints) -> PartPage | None:
+        """The page behind `node`, where a match has ended, that begins with most of the `tokens` that follow.
+        None if that is neither all of them nor half a page: a copy would save too little."""
+        best: PartPage | None = None
+        most = 0
         for child in islice(node.children.values(), _BRANCHES):
             shared = common_prefix(child.tokens[: self.page_size], tokens)
             if shared > most:
-                best, most = child, shared
-        return best, most
+                most = shared
+                best = PartPage(shared, child.data[: self._width], int(child.pages[0]), child.created, child)
+        if node.tail is not None:
+            shared = common_prefix(np.frombuffer(node.tail.data, np.int32), tokens)
+            if shared > most:
+                most = shared
+                best = PartPage(shared, *node.tail, None)
+        return best if most == len(tokens) or 2 * most >= self.page_size else None
 
     def _walk(self, node: TreeNode, data: bytes) -> tuple[list[TreeNode], int]:
         """The nodes below `node` along `data`, and how many bytes the last of them shares with it: whole pages,
@@ -348,6 +381,19 @@ class RadixTree:
             if step.pins == 0:
                 self.pinned -= step.size
         self.unlock(node)
+
+    def lend(self, node: TreeNode, tokens: Ints, page: int) -> None:
+        """Others may copy `page`, which is not full and holds the KV of `tokens` behind `node`, where a lock of
+        its owner ends. The newest is remembered, of those with the same tokens the oldest."""
+        data = tokens.tobytes()
+        if node.tail is None or node.tail.data != data:
+            self._clock += 1
+            node.tail = Tail(data, page, self._clock)
+
+    def take_back(self, node: TreeNode, page: int) -> None:
+        """The owner of a page that may be lent at `node` gives it up."""
+        if node.tail is not None and node.tail.page == page:
+            node.tail = None
 
     # ---- giving pages back ----
 
@@ -472,6 +518,7 @@ class RadixTree:
             locked += node.size if node.locks else 0
             pinned += node.size if node.pins else 0
             assert node.size > 0, "an empty node"
+            assert node.locks or not node.tail, "nobody holds the page that is lent"
             assert len(node.data) == node.size * self._width, "tokens and pages differ"
             assert node.locks >= sum(child.locks for child in node.children.values()), "a path is not locked"
             assert node.locks >= node.pins >= sum(child.pins for child in node.children.values()), "a pin is lost"

@@ -491,15 +491,20 @@ class Scheduler:
         return pages_to_come(self._rows, self._ratio.value, self.limits) + self._lower.to_come(self._expected)
 
     def _copy_part(self, step: StepBuilder, request: Request, match: Match, cap: int, needed: int) -> None:
-        """Begin with a copy where a cached page shares only its first tokens with the request."""
+        """Begin with a copy where a page shares only its first tokens with the request. If this step writes that
+        page, the copy is made behind it; until then both rows use the page, and write the same there."""
         part = self._pages.part_page(request, match, cap, needed)
         if part is None:
             return
-        source, tokens = part
+        source, tokens, written = part
         fresh = self._pages.take(1)
         assert fresh is not None
-        step.copy_page(source, int(fresh[0]))
-        step.page_run(request.row, len(match.pages), fresh)
+        step.copy_page(source, int(fresh[0]), behind=written)
+        if written:
+            step.page_run(request.row, len(match.pages), np.array([source], np.int32))
+            self._pages.redirect(request, len(match.pages))
+        else:
+            step.page_run(request.row, len(match.pages), fresh)
         self._rows.add_pages(request, fresh)
         self._rows.computed[request.row] += tokens
 

@@ -55,6 +55,7 @@ def full_plan():
             AwaitCopies((1, 3)),
             LoadPages(4, ints(5), ints(7)),
         ),
+        copies=CopyPages(ints(9, 9), ints(6, 8)),
     )
 
 
