@@ -13,6 +13,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 
 from radixlang.attention.torch import TorchAttention
@@ -25,6 +26,7 @@ from radixlang.executor.graphs import StepGraphs
 from radixlang.executor.inputs import lay_out
 from radixlang.executor.launch import DeviceExecutor, Ticket
 from radixlang.executor.shapes import Shape, decode_shapes, prompt_shapes
+from radixlang.executor.step_blocks import StepBlock
 from radixlang.memory.kv_pool import KvPool
 from radixlang.memory.request_table import RequestTable
 from radixlang.messages import Ready, ToEngine
@@ -39,6 +41,8 @@ ROWS = 256
 VOCABULARY = 49152
 PREFILL_RATE = 40_000
 """prompt tokens a second of the paced device"""
+CACHE_BYTES = 64 << 20
+"""more than the caches of the core that runs the host"""
 TOKEN = 260
 """what is always drawn"""
 
@@ -63,6 +67,26 @@ class InlinePlatform(CpuPlatform):
         return tensor.clone()
 
 
+class ColdPlatform(InlinePlatform):
+    """Waiting is reading other memory; `waited` and `last` are those of a `RecordingPlatform`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waited = 0.0
+        self.last = None
+        self._other = np.ones(CACHE_BYTES // 8)
+
+    def submit(self, work: Callable[[], Any]) -> Any:
+        value = work()
+        return SimpleNamespace(wait=lambda: self._wait(value))
+
+    def _wait(self, value: Any) -> Any:
+        began = time.perf_counter()
+        self._other.sum()
+        self.waited += time.perf_counter() - began
+        return value
+
+
 class EmptyGraphs(StepGraphs):
     """Nothing is captured, and a replay does nothing; everything before and after it is the real thing. A step
     that no graph holds is laid out."""
@@ -70,26 +94,27 @@ class EmptyGraphs(StepGraphs):
     def __init__(self, device: DeviceExecutor, shapes: list[Shape]) -> None:
         super().__init__(device.model, device.pool, device.table, device.attention, device.sampling, shapes)
         self._replays = dict.fromkeys(shapes, lambda: None)
-        self._drawn = torch.zeros((2, device.table.rows), dtype=torch.int32)
+        self._drawn = torch.zeros((2, max(shape.rows for shape in shapes)), dtype=torch.int32)
         self._drawn[0] = TOKEN
 
-    def run(self, plan: StepPlan) -> torch.Tensor:
-        if super().run(plan) is None:
+    def run(self, plan: StepPlan, block: StepBlock) -> torch.Tensor:
+        if super().run(plan, block) is None:
             lay_out(plan, self._table, self._pool.page_size)
             self._sampling.settle()
             self._sampling.draw_next(plan.rows[plan.samples])
         return self._drawn
 
-    def repeat(self, plan: StepPlan) -> torch.Tensor | None:
-        return None if super().repeat(plan) is None else self._drawn
+    def repeat(self, plan: StepPlan, block: StepBlock) -> torch.Tensor | None:
+        return None if super().repeat(plan, block) is None else self._drawn
 
 
 class EmptyDevice(DeviceExecutor):
     """The executor of a GPU without a model: every token is the same. With a `pace` a decode step takes so many
-    seconds, and prompts take theirs at `PREFILL_RATE`."""
+    seconds, and prompts take theirs at `PREFILL_RATE`. `cold`: while the host waits for a step its caches lose
+    what it needs for the next, as they do in the milliseconds of a real one."""
 
-    def __init__(self, shape: EngineShape, pace: float = 0.0) -> None:
-        platform = InlinePlatform()
+    def __init__(self, shape: EngineShape, pace: float = 0.0, cold: bool = False) -> None:
+        platform = ColdPlatform() if cold else InlinePlatform()
         spec = ModelSpec(
             family="none", architecture="None", vocab_size=shape.vocab_size, hidden_size=1, intermediate_size=1,
             num_heads=1, num_kv_heads=1, head_dim=1, layers=(), context_length=shape.context_length,

@@ -1,17 +1,21 @@
 """Host memory below the device's KV pool: what it is worth, how fast copies are, and what they run beside.
 
-    python benchmarks/gpu_tiers.py [--sections bandwidth chat trace] [--model llama] [--out FILE] [--trace FILE]
+    python benchmarks/gpu_tiers.py [--sections bandwidth ttft chat trace] [--model llama] [--out FILE]
 
 bandwidth   pages of the Llama-3.1-8B shape to pinned memory and back, slots side by side and scattered, ÷ one
             large copy between the same memory and the device
+ttft        one request on an idle engine, whose prefix lies in host memory: time to its first token where it waits
+            for its pages, where its first step waits for all of them, and where each layer of the step waits for
+            its own; beside the same prefix on the device. The share of the copy that is hidden is what the layers
+            save, ÷ what the copy costs where the step waits for all of it
 chat        conversations whose KV is three times the device's pool, turn after turn in the same order, which
             leaves the device alone with no hits: the same turns with the host tier and without it
 trace       one such turn under torch's profiler: the share of the copies' time in which kernels run; saves the
             trace
 
 Random weights, random prompts, temperature 0, end tokens ignored. Prints `pass` or `FAIL` beside every bar and
-exits with 1 if one was missed. `--device cpu --model tiny --sections chat` runs the same code anywhere; a CPU has
-no host tier, so a folder takes its place and there are no bars.
+exits with 1 if one was missed. `--device cpu --model tiny --sections ttft chat` runs the same code anywhere; a CPU
+has no host tier, so a folder takes its place and there are no bars.
 """
 
 from __future__ import annotations
@@ -31,10 +35,14 @@ from common import environment
 from gpu import MODELS, folder_of
 
 from radixlang.bench.report import random_prompts
+from radixlang.executor.copies import PIECES
 from radixlang.llm import Engine
 
-SECTIONS = ("bandwidth", "chat", "trace")
+SECTIONS = ("bandwidth", "ttft", "chat", "trace")
 BANDWIDTH_BAR, CHAT_BAR, OVERLAP_BAR = 0.8, 2.0, 0.5
+HIDDEN_BAR = 0.4
+"""of the copy or of the request without one, whichever takes less: the request's way to its step and back and the
+first part of its pages are never hidden"""
 PAGES = 512
 Line = tuple[str, str, bool | None]
 """what, how much, whether that passes (None: no bar)"""
@@ -108,6 +116,63 @@ def bandwidth() -> list[Line]:
 
     lines.append(("both directions at once, GB/s", f"{size / seconds_of(two_ways, streams) / 1e9:.1f}", None))
     copies.close()
+    return lines
+
+
+# ---- one request whose prefix is in host memory ----
+
+HERE, WAITS = "prefix on the device", "waits for its pages"
+WHOLE, LAYERS = "step waits for all pages", "layers wait for their pages"
+
+
+def first_tokens(args: argparse.Namespace, where: Path) -> list[Line]:
+    """A prefix, and three of the same length that drive it from the device; the pool holds two and a half."""
+    vocabulary = MODELS[args.model]["vocab_size"]
+    prefix, *others = random_prompts(4, args.prefix, vocabulary, seed=0)
+    sampling = {"temperature": 0, "max_new_tokens": 1, "ignore_eos": True}
+    pool = args.pool
+    args.pool = args.prefix * 5 // 2
+    lines: list[Line] = []
+    with engine_for(args, where, True) as engine:
+        loop = engine.ring.engine
+        lower, copies = loop.scheduler.lower, loop.executor.copies
+
+        def ask(prompt: list[int]) -> tuple[float, dict[str, int]]:
+            while lower.busy or not loop._quiet:  # copies to host memory use the bus, too
+                time.sleep(0.01)
+            began = time.perf_counter()
+            out = engine.generate(input_ids=prompt, sampling_params=sampling)
+            return 1e3 * (time.perf_counter() - began), out["meta_info"]["cached_tokens_details"] or {}
+
+        ways = {WAITS: (0.0, PIECES), WHOLE: (np.inf, 1), LAYERS: (np.inf, PIECES)}
+        if args.device == "cpu":  # copies in one way only
+            del ways[WHOLE]
+        ask(prefix)
+        for number, count in enumerate(args.suffixes):
+            suffixes = iter(random_prompts(8 * len(ways), count, vocabulary, seed=1 + number))
+            times: dict[str, list[float]] = {HERE: []}
+            for way, (lower.hidden_load, copies.pieces) in ways.items():
+                times[way] = []
+                for turn in range(4):
+                    for other in others:
+                        ask(other)
+                    spent, found = ask([*prefix, *next(suffixes)])
+                    if found.get("host", 0) + found.get("storage", 0) < 0.9 * args.prefix:
+                        raise SystemExit(f"the prefix was not in host memory: {found}")
+                    again, _ = ask([*prefix, *next(suffixes)])
+                    if turn:  # the first may compile
+                        times[way].append(spent)
+                        times[HERE].append(again)
+            medians = {way: float(np.median(spent)) for way, spent in times.items()}
+            told = ", ".join(f"{way} {value:.1f}" for way, value in medians.items())
+            what = f"{args.prefix} tokens in host memory, {count} more: ms to the first token"
+            lines.append((what, told, None))
+            if args.device == "cpu":
+                continue
+            copy, saved = medians[WHOLE] - medians[HERE], medians[WHOLE] - medians[LAYERS]
+            passed = saved >= HIDDEN_BAR * min(copy, medians[HERE])
+            lines.append(("… copy, ms, and share of it hidden", f"{copy:.1f}, {100 * saved / copy:.0f} %", passed))
+    args.pool = pool
     return lines
 
 
@@ -260,16 +325,23 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=4)
     parser.add_argument("--running", type=int, help="requests that run at once")
     parser.add_argument("--host-gb", type=float, default=32.0)
+    parser.add_argument("--prefix", type=int, help="tokens in host memory, for `ttft`")
+    parser.add_argument("--suffixes", type=int, nargs="+", help="tokens that follow them")
     parser.add_argument("--trace", default="tiers-trace.json")
     parser.add_argument("--out", help="file that the table is appended to")
     args = parser.parse_args()
     small = {"pool": 1024, "conversations": 12, "first": 200, "turn": 12, "new": 8, "running": 4}
+    small |= {"prefix": 320, "suffixes": [8, 64]}
     large = {"pool": 65536, "conversations": 96, "first": 1700, "turn": 80, "new": 32, "running": 24}
+    large |= {"prefix": 8192, "suffixes": [64, 512, 2048]}
     for name, value in (small if args.device == "cpu" else large).items():
         setattr(args, name, getattr(args, name) or value)
     lines: list[Line] = []
     if "bandwidth" in args.sections:
         lines += bandwidth()
+    if "ttft" in args.sections:
+        with tempfile.TemporaryDirectory() as where:
+            lines += first_tokens(args, Path(where))
     if {"chat", "trace"} & set(args.sections):
         with tempfile.TemporaryDirectory() as where:
             lines += conversations(args, Path(where), args.sections)

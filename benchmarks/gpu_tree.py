@@ -114,7 +114,7 @@ def engine(model: str, where: Path, device: str, more: dict[str, Any]) -> dict[s
     sizes = Sizes(device == "cpu")
     found: list[Rows] = []
     for on in (True, False):
-        bench = Bench(model, where, device=device, enable_tree_attention=on, **more)
+        bench = Bench(model, where, device=device, disable_tree_attention=not on, **more)
         work, rounds = Workload(bench, sizes), 2 if on else 1
         rows: Rows = {}
         begin = time.perf_counter()

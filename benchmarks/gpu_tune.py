@@ -5,10 +5,18 @@
     python benchmarks/gpu_tune.py --sections step [--models qwen] [--batches 1 32] [--variants NAME[=JSON] …]
 
 product: matrix products of few tokens with what stands around them in a decoder (norm, activation, sum), by the
-library and by our kernels. decode: attention of a decode step, context 1,088. Every candidate runs in a CUDA graph
-that goes through many copies of weights or caches, so that none is in the cache. Both print the best as entries of
-the settings file. step: whole bare decode steps with parts of the settings replaced, an engine for each variant:
-one of those named below, or JSON with the settings file's keys.
+libraries and by our kernels, which begin or end norms where they can. decode: attention of a decode step, context
+1,088. Every candidate runs in a CUDA graph that goes through many copies of weights or caches, so that none is in
+the cache. Both print the best as entries of the settings file.
+
+step: whole bare decode steps with parts of the settings replaced, an engine for each variant: one of those in
+gpu_variants.py, or several joined by "+", or a new name and JSON with the settings file's keys. What norms inside
+products and the choice of the library are worth:
+
+    python benchmarks/gpu_tune.py --sections step --models llama --batches 8 32 64 128 256 --variants \\
+        norms-apart+ours norms-apart ours as-it-is lt-gate_up+lt-many lt-o+lt-many+lt-gate_up-128 lt-qkv
+    python benchmarks/gpu_tune.py --sections step --models qwen --batches 8 32 64 256 --variants \\
+        norms-apart as-it-is lt-qkv+lt-o+lt-down+lt-gate_up lt-many
 """
 
 from __future__ import annotations
@@ -26,29 +34,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from gpu_variants import SHAPES, VARIANTS, exactly, named
 
 from radixlang.kernels import chain, tuning
 from radixlang.kernels.activation import silu_mul
 from radixlang.kernels.decode_attention import decode_attention, decode_projected
+from radixlang.kernels.library import preferring
 from radixlang.kernels.matvec import matvec
 from radixlang.kernels.norm import rms_norm
 from radixlang.kernels.rope_write import rope_write
-from radixlang.kernels.skinny_linear import skinny_linear
-from radixlang.kernels.tuning import DecodeTile, MatvecTile, SkinnyTile
+from radixlang.kernels.skinny_linear import BegunNorm, can_begin_norm, skinny_add, skinny_linear
+from radixlang.kernels.tuning import DecodeTile, LibraryProduct, MatvecTile, SkinnyTile
 
-#: name: (outputs of each half if gated, inputs, gated)
-SHAPES = {
-    "llama qkv": (6144, 4096, False),
-    "llama o": (4096, 4096, False),
-    "llama gate_up": (14336, 4096, True),
-    "llama down": (4096, 14336, False),
-    "llama head": (128256, 4096, False),
-    "qwen qkv": (4096, 1024, False),
-    "qwen o": (1024, 2048, False),
-    "qwen gate_up": (3072, 1024, True),
-    "qwen down": (1024, 3072, False),
-    "qwen head": (151936, 1024, False),
-}
 #: query heads, key/value heads of 128, with norms
 HEADS = {"llama": (32, 8, False), "qwen": (16, 8, True)}
 #: keys a tile, warps, stages
@@ -148,7 +145,9 @@ class Product:
         self.weights = [torch.randn((self.rows, self.inner), **some) / self.inner**0.5 for _ in range(self.copies)]
         self.x = torch.randn((tokens, self.inner), **some)
         self.stream = torch.randn((tokens, self.outer), **some)
-        self.norm = torch.ones(self.inner, device="cuda")
+        self.norm, self.next = (torch.ones(size, device="cuda") for size in (self.inner, self.outer))
+        squares = torch.ones((self.inner // 64, max(16, tuning.next_power_of_2(tokens))), device="cuda")
+        self.begun = BegunNorm(self.norm, self.x, squares)
 
     def library(self, i: int) -> torch.Tensor:
         x = rms_norm(self.x, self.norm, 1e-6) if self.normed else self.x
@@ -163,15 +162,13 @@ class Product:
         if isinstance(tile, MatvecTile):
             more |= {"norm": self.norm, "eps": 1e-6} if self.normed else {}
             return matvec(self.x, self.weights[i], tile=tile, **more)
-        x = rms_norm(self.x, self.norm, 1e-6) if self.normed else self.x
-        return skinny_linear(x, self.weights[i], tile=tile, **more)
+        if self.summed and can_begin_norm(self.stream, tile):
+            return skinny_add(self.x, self.weights[i], residual=self.stream, norm=self.next, tile=tile).scaled
+        x = self.begun if self.normed else self.x
+        return skinny_linear(x, self.weights[i], eps=1e-6, tile=tile, **more)
 
     def entry(self, tile: Tile) -> str:
-        sizes = {"tokens": self.tokens, "outer": self.outer, "inner": self.inner, "gated": int(self.gated)}
-        found: dict[str, int] = {"max_tokens": self.tokens}
-        for size in ("outer", "inner", "gated"):
-            found |= {f"min_{size}": sizes[size], f"max_{size}": sizes[size]}
-        found |= {"block_n": tile.block_n, "warps": tile.warps}
+        found = {"max_tokens": self.tokens} | exactly(self.name) | {"block_n": tile.block_n, "warps": tile.warps}
         if isinstance(tile, SkinnyTile):
             programs = tile.splits * -(-self.outer // tile.block_n)
             found |= {"block_k": tile.block_k, "stages": tile.stages, "programs": programs}
@@ -203,8 +200,8 @@ def product(args: argparse.Namespace) -> None:
     jobs: dict[Any, Callable[[], object]] = {}
     for name, tokens in cases:
         for tile in candidates(*SHAPES[name], tokens):
-            whole = SHAPES[name][1] if isinstance(tile, MatvecTile) else 0
             small = Product(name, tokens, outer=2 * tile.block_n)
+            whole = small.inner if isinstance(tile, MatvecTile) or small.normed else 0
             jobs.setdefault((tile, name.split()[1], whole, tokens), lambda p=small, t=tile: p.ours(0, t))  # type: ignore[misc]
     in_threads(list(jobs.values()))
     print(f"compiled {len(jobs)} in {time.monotonic() - begin:.0f} s", flush=True)
@@ -213,11 +210,13 @@ def product(args: argparse.Namespace) -> None:
             break
         case = Product(name, tokens)
         library = timed(case.library, case.copies)
+        with preferring(LibraryProduct(cublaslt=True)):
+            cublaslt = timed(case.library, case.copies)
         results = timed_all(candidates(*SHAPES[name], tokens), case.ours, case.copies)
         early = [replace(tile, early=True) for _, tile in results[:6] if isinstance(tile, SkinnyTile)]
         results = sorted(results + timed_all(early, case.ours, case.copies), key=lambda r: r[0])
         floor = case.rows * case.inner * 2 / 4.2e6
-        print(f"{name}, {tokens} tokens: floor {floor:.1f}, library {library:.1f} µs")
+        print(f"{name}, {tokens} tokens: floor {floor:.1f}, library {library:.1f}, cuBLASLt {cublaslt:.1f} µs")
         for kind in (MatvecTile, SkinnyTile):
             for us, tile in [r for r in results if isinstance(r[1], kind)][:3]:
                 print(f"  {us:6.1f} µs  {case.entry(tile)}", flush=True)
@@ -316,15 +315,21 @@ def step(args: argparse.Namespace) -> None:
     """Median bare step in ms for each variant of the settings, in one process."""
     from gpu import Bare, free
 
-    measured = tuning.measured
+    from radixlang.executor import build, shapes
+
+    # no graphs but those that are measured
+    build.graph_shapes = lambda *_: [shapes.Shape(rows, rows) for rows in args.batches]
+    measured, begin = tuning.measured, time.monotonic()
     for item in args.variants:
+        if time.monotonic() - begin > args.seconds:
+            break
         name, _, change = item.partition("=")
-        changed = (lambda given, change=change: json.loads(change)) if change else VARIANTS[name]
+        changed = (lambda given, change=change: json.loads(change)) if change else named(name)
         tuning.measured = lambda chip, changed=changed: (given := measured(chip)) | changed(given)
         tuning.chip.cache_clear()
         for model in args.models:
             with tempfile.TemporaryDirectory() as where:
-                bare = Bare(model, Path(where), cuda_graph_max_bs=max(args.batches), cuda_graph_max_bs_prefill=0)
+                bare = Bare(model, Path(where))
             times = []
             for rows in args.batches:
                 bare.run([bare.plan(rows, bare.CONTEXT, 1, True)])
@@ -334,36 +339,6 @@ def step(args: argparse.Namespace) -> None:
             bare.device.close()
             del bare
             free()
-
-
-def _decode_with(given: dict[str, Any], **flags: int) -> dict[str, Any]:
-    return {"decode": [entry | flags for entry in given["decode"]]}
-
-
-def _early(given: dict[str, Any]) -> dict[str, Any]:
-    """Small weights are asked for early."""
-    small = [
-        entry | {"max_inner": 3072, "max_outer": 8192, "early": 1} for entry in given["skinny"] if entry["block_n"]
-    ]
-    return {"skinny": small + given["skinny"]}
-
-
-#: entries for inner sizes up to 1,024, 2,048 and 3,072, as many registers of weights a thread in each
-MATVEC = [
-    {"max_tokens": 2, "max_outer": 8192, "max_inner": 1024, "min_gated": 1, "block_n": 8, "warps": 4},
-    {"max_tokens": 2, "max_outer": 8192, "max_inner": 1024, "block_n": 16, "warps": 4},
-    {"max_tokens": 2, "max_outer": 8192, "max_inner": 2048, "max_gated": 0, "block_n": 8, "warps": 4},
-    {"max_tokens": 2, "max_outer": 8192, "max_inner": 4096, "max_gated": 0, "block_n": 4, "warps": 4},
-]
-VARIANTS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    "as-it-is": lambda given: {},
-    "unfused": lambda given: _decode_with(given, projected=0),
-    "prefetch": lambda given: _decode_with(given, prefetch=1),
-    "evict-first": lambda given: _decode_with(given, evict_first=1),
-    "matvec": lambda given: {"matvec": MATVEC},
-    "matvec+prefetch": lambda given: {"matvec": MATVEC} | _decode_with(given, prefetch=1),
-    "early": _early,
-}
 
 
 def main() -> None:

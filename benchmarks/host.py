@@ -3,6 +3,7 @@ does nothing. Tables in markdown.
 
     python benchmarks/host.py                       # all sections
     python benchmarks/host.py step admission        # host work a decode step; 256 cached prompts, one token
+    python benchmarks/host.py step --cold           # as beside a device whose steps take milliseconds
     python benchmarks/host.py http --pace 0.016     # 256 streams over HTTP, a step every 16 ms
 
 What the device executor does on the host in a graph's step is done here too; copies, graph launches and events
@@ -48,16 +49,17 @@ PROMPT, ANSWER = 1024, 256
 class Loop:
     """The engine's loop of one process with the channels of the ring, as `radixlang bench step` has it."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, cold: bool = False, **options: Any) -> None:
         self._folder = tempfile.mkdtemp(prefix="radixlang-")
         shape = shape_of()
         config = Config.from_flat(model_path="none", random_seed=1, **options).resolve()
-        self.recorder = StepRecorder()
+        device = EmptyDevice(shape, cold=cold)
+        self.recorder = StepRecorder(device.platform if cold else None)
         self.inbox = ZmqReceiver(f"ipc://{self._folder}/in", ToEngine)
         self.outbox = ZmqReceiver(f"ipc://{self._folder}/out", FromEngine)
         self.client = ZmqSender(f"ipc://{self._folder}/in")
         self.loop = EngineLoop(
-            EmptyDevice(shape),
+            device,
             Scheduler(scheduler_limits(config, shape)),
             self.inbox,
             ZmqSender(f"ipc://{self._folder}/out"),
@@ -102,13 +104,13 @@ def pair(samples: list[float]) -> str:
 
 def step(arguments: argparse.Namespace) -> None:
     """Host work of the turns that launch and process a decode step."""
-    loop = Loop(max_running_requests=ROWS)
+    loop = Loop(arguments.cold, max_running_requests=ROWS)
     columns: dict[str, list[str]] = {part: [] for part in ("whole", *HOST_PARTS, "the rest")}
     for rows in arguments.rows:
         loop.recorder.take()
         loop.run(prompts_of(rows, 64), arguments.steps + 8)
         turns = [turn for turn in loop.recorder.take() if turn.rows == turn.tokens == rows][8:]
-        columns["whole"].append(pair([turn.seconds for turn in turns]))
+        columns["whole"].append(pair([turn.host for turn in turns]))
         for part in HOST_PARTS:
             columns[part].append(pair([turn.spans[part] for turn in turns]))
         rest = [turn.seconds - sum(turn.spans[part] for part in HOST_PARTS) for turn in turns]
@@ -272,6 +274,9 @@ def main() -> None:
     parser.add_argument("sections", nargs="*", help=f"of {', '.join(SECTIONS)}")
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--rows", type=int, nargs="*", default=[1, 32, ROWS], help="of `step`")
+    parser.add_argument(
+        "--cold", action="store_true", help="`step`: the caches lose the host's data between steps"
+    )
     parser.add_argument("--pace", type=float, default=0.016)
     parser.add_argument("--model", default="default")
     parser.add_argument("--chat", action="store_true")

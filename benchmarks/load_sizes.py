@@ -63,7 +63,7 @@ def forget(engine: Engine) -> None:
     def work() -> bool:
         if not loop._quiet:
             return False
-        loop.scheduler._pages.flush()
+        loop.scheduler.pages.flush()
         return True
 
     loop._controls["forget"] = work
@@ -74,7 +74,7 @@ def forget(engine: Engine) -> None:
 def measure(engine: Engine, prompts: Prompts, beside: int, times: int) -> list[str]:
     """The table's lines, with so many rows that decode meanwhile."""
     page = engine.hub.info["page_size"]
-    lower = engine.ring.engine.scheduler._lower  # type: ignore[union-attr]
+    lower = engine.ring.engine.scheduler.lower  # type: ignore[union-attr]
     assert isinstance(lower, HostAndStorage)
     asked = {
         (pages, least): [prompts.stem + prompts.draw(pages * page + TAIL) for _ in range(times)]

@@ -85,8 +85,8 @@ class DeviceConfig:
         "Most tokens of a step with prompts that is a CUDA graph, 0 for none; by default up to 2048, fewer for "
         "models that compute longer than it takes to launch them.",
     )
-    enable_tree_attention: bool = flag(
-        False, "Let decode steps read a prefix that requests share once for all of them, where that pays."
+    disable_tree_attention: bool = flag(
+        False, "Read a prefix that requests share for each of them; by default once for all, where that pays."
     )
     disable_overlap_schedule: bool = flag(False, "Wait for each step before planning the next.")
     enable_deterministic_inference: bool = flag(
@@ -326,14 +326,6 @@ class Config:
                 "true",
                 f"left out {with_flag} (sums over a prompt are not covered)",
             )
-        if d.enable_tree_attention:
-            beside = "with --enable-tree-attention"
-            need(d.tp_size == 1, "tp_size", d.tp_size, f"1 {beside}")
-            for name, why in (
-                ("disable_cuda_graph", "it is done in CUDA graphs only"),
-                ("enable_deterministic_inference", "who shares a prefix would change the last bits"),
-            ):
-                need(not getattr(d, name), name, "true", f"left out {beside} ({why})")
         for name, value in (
             ("context_length", m.context_length),
             ("max_total_tokens", d.max_total_tokens),

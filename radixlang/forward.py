@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import torch
@@ -59,15 +59,29 @@ class ForwardBatch:
         return int(self.rows.shape[0])
 
 
+class KvLayers(Protocol):
+    """A sequence of pairs (k_cache, v_cache), each [num_pages, page_size, kv_heads, head_dim].
+
+    A forward pass takes each layer's pair once, in order, and not before that layer: taking it is what orders the
+    kernels that follow behind copies to that layer's pages.
+    """
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, layer: int, /) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]: ...
+
+
 @dataclass
 class ForwardContext:
-    """Everything a layer may need besides its input. `kv[layer]` is the pair (k_cache, v_cache), each
-    [num_pages, page_size, kv_heads, head_dim]; `plan` is what the attention backend made of the batch."""
+    """Everything a layer may need besides its input. `kv[layer]` are its caches; `plan` is what the attention
+    backend made of the batch."""
 
     batch: ForwardBatch
     attention: AttentionBackend
     plan: Any
-    kv: list[tuple[torch.Tensor, torch.Tensor]]
+    kv: KvLayers
 
 
 _current: ContextVar[ForwardContext | None] = ContextVar("radixlang_forward", default=None)

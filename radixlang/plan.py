@@ -95,11 +95,14 @@ class StorePages:
 @dataclass(frozen=True)
 class LoadPages:
     """Begin to copy slot `slots[i]` of host memory to device page `pages[i]`, beside the step and after all steps
-    before this one. Nobody may use these pages before a plan that awaits `copy`."""
+    before this one. Nobody may use these pages before a plan that awaits `copy`, unless the load is `layered`."""
 
     copy: int
     slots: Ints
     pages: Ints
+    layered: bool = False
+    """this plan's rows use the pages: each layer of the step waits for its own part of them. The step fails if
+    they cannot be copied. Such loads come before all others of a plan"""
 
 
 @dataclass(frozen=True)
@@ -194,6 +197,11 @@ class StepPlan:
     @property
     def tokens(self) -> int:
         return len(self.token_ids)
+
+    @property
+    def loads(self) -> bool:
+        """Pages of its rows come with it."""
+        return any(isinstance(transfer, LoadPages) and transfer.layered for transfer in self.transfers)
 
 
 @dataclass(frozen=True)

@@ -44,12 +44,6 @@ def test_every_option_has_a_flag_and_a_sentence_of_help():
         ({"radix_eviction_policy": "nope"}, "--radix-eviction-policy"),
         ({"attention_backend": "nope"}, "--attention-backend"),
         ({"model_path": ""}, "--model-path"),
-        ({"enable_tree_attention": True, "tp_size": 2}, "--tp-size must be 1 with --enable-tree-attention"),
-        ({"enable_tree_attention": True, "disable_cuda_graph": True}, "--disable-cuda-graph must be left out"),
-        (
-            {"enable_tree_attention": True, "enable_deterministic_inference": True},
-            "--enable-deterministic-inference must be left out with --enable-tree-attention",
-        ),
     ],
 )
 def test_resolve_names_the_flag(values, flag):

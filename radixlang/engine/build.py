@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +22,10 @@ from radixlang.scheduler.constraints import Constraints
 from radixlang.scheduler.limits import SchedulerLimits
 from radixlang.scheduler.scheduler import Scheduler
 from radixlang.text.worker import load_for
+
+OPERATIONS_PER_BYTE = 13_000
+"""what a large accelerator computes in prompts while a byte comes over its bus: 640e12 and 50e9 in a second on an
+H200 (benchmarks/RESULTS.md), and not very different on others"""
 
 
 def engine_info(shape: EngineShape, started: float) -> dict[str, Any]:
@@ -42,6 +47,16 @@ def least_load(shape: EngineShape) -> int:
     time of the step that a fetch costs (benchmarks/load_sizes.py). An accelerator computes them while it reads the
     weights, on a CPU every token has its price."""
     return 16 if shape.device.startswith("cpu") else 64
+
+
+def hidden_load(shape: EngineShape) -> float:
+    """Tokens whose KV comes from host memory while one is computed. On a CPU a copy is a part of the step, and
+    nobody gains by waiting for it."""
+    if shape.device.startswith("cpu"):
+        return math.inf
+    kv_bytes = shape.kv_bytes / (shape.num_pages * shape.page_size)
+    # A token takes two operations for each weight, that is one for each byte in a format of 16 bits.
+    return shape.weight_bytes / (OPERATIONS_PER_BYTE * kv_bytes)
 
 
 def scheduler_limits(config: Config, shape: EngineShape) -> SchedulerLimits:
@@ -72,6 +87,7 @@ def scheduler_limits(config: Config, shape: EngineShape) -> SchedulerLimits:
         random_seed=seed if seed is not None else secrets.randbits(63),
         prefetch=config.cache.hicache_storage_prefetch_policy,
         least_load=least_load(shape),
+        hidden_load=hidden_load(shape) if shape.host_slots else 0.0,
         encoder=shape.encoder,
     )
 

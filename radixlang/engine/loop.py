@@ -111,7 +111,9 @@ class EngineLoop:
 
     def turn(self) -> None:
         """One round. Blocks only for messages when there is nothing to do, or for the device."""
-        for message in self.receiver.receive(IDLE_WAIT if self._quiet else 0):
+        quiet = self._quiet
+        messages = self.receiver.receive(IDLE_WAIT if quiet else 0)
+        for message in messages:
             self._handlers[type(message)](message)
         if self._answers:
             self.sender.send_all(self._answers)
@@ -133,7 +135,7 @@ class EngineLoop:
             self.profile.launched(self._steps)
         self._report()
         if self.collector is not None:
-            self.collector.turn(self._quiet)
+            self.collector.turn(quiet and not messages)  # waited in vain: no burst of requests is held up
 
     def _launch(self) -> tuple[StepPlan, Any] | None:
         plan = self.scheduler.schedule(self.clock())

@@ -118,8 +118,6 @@ def build_executor(
         # all ranks must run a step in the same shape
         tokens = 0 if attention.reads_back else parallel.least(tokens)
         shapes = graph_shapes(config.device, running, tokens, ranks == 1 and kv_dtype.itemsize in attention.tree)
-    if config.device.enable_tree_attention and not any(shape.tree for shape in shapes):
-        log.warning("--enable-tree-attention does nothing for this model with %s attention on %s", name, kind)
     pages = kv_pages(
         spec,
         memory,

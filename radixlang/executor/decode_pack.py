@@ -67,7 +67,7 @@ class DecodePack:
             and plan.pools is first.pools
             and not (plan.setups or plan.logprobs or plan.actions)
             and plan.new_pages.size <= self._entries.size
-            and int(plan.starts.max()) < self._longest
+            and plan.starts[plan.starts.argmax()] < self._longest
         )
 
     def fill(self, plan: StepPlan, drawn: npt.NDArray[np.int64]) -> None:

@@ -25,7 +25,8 @@ from radixlang.executor.decode_pack import DecodePack, step_size
 from radixlang.executor.inputs import lay_out
 from radixlang.executor.prefixes import KvShape, PrefixPlanner
 from radixlang.executor.shapes import Shape
-from radixlang.forward import ForwardBatch, ForwardContext, forwarding
+from radixlang.executor.step_blocks import StepBlock, StepBlocks
+from radixlang.forward import ForwardBatch, ForwardContext, KvLayers, forwarding
 from radixlang.kernels.ahead import compiled_ahead
 from radixlang.kernels.bitmask import apply_bitmask
 from radixlang.kernels.skinny_linear import MAX_TOKENS
@@ -93,8 +94,10 @@ class StepGraphs:
         sampling: SamplingBatch,
         shapes: list[Shape],
         mark: Callable[[str], None] = lambda part: None,
+        gated: KvLayers | None = None,
     ) -> None:
-        """`mark` is told when all that a step brings is on the stream, see `Platform.mark`."""
+        """`mark` is told when all that a step brings is on the stream, see `Platform.mark`. `gated` are the pool's
+        layers for steps whose pages may still be on their way (see `PageCopies`); None: no steps are like that."""
         assert sampling.columns is not None
         device = table.pages.device
         self._model = model
@@ -103,6 +106,7 @@ class StepGraphs:
         self._attention = attention
         self._sampling = sampling
         self._columns = sampling.columns
+        self._gated = pool.layers if gated is None else gated
         self._mark = mark
         self._decodes = sorted(shape for shape in shapes if shape.decodes and not shape.tree)
         self._trees = sorted(shape for shape in shapes if shape.tree)
@@ -111,9 +115,12 @@ class StepGraphs:
         tokens, rows = max(shape.tokens for shape in shapes), max(shape.rows for shape in shapes)
         self._ids, self._positions, self._slots = torch.zeros((3, tokens), dtype=torch.int64, device=device)
         self._wanted = torch.zeros(rows, dtype=torch.int64, device=device)
-        self._packed = torch.zeros(max(map(step_size, shapes)), dtype=torch.int32, device=device)
-        self._home = torch.zeros(2 * rows, dtype=torch.int32, device=device)
-        self._pins = device.type == "cuda"
+        size = max(map(step_size, shapes))
+        self.blocks = StepBlocks(size, rows, device.type == "cuda")
+        self._packed = torch.zeros(size, dtype=torch.int32, device=device)
+        self._inputs = {shape: self._packed[: step_size(shape)] for shape in shapes}
+        home = torch.zeros(2 * rows, dtype=torch.int32, device=device)
+        self._homes = {shape: home[: 2 * shape.rows].view(2, shape.rows) for shape in shapes}
         self._replays: dict[Shape, Replay] = {}
         self._scores: dict[Shape, torch.Tensor] = {}
         """[rows, vocabulary] what a shape's last run left"""
@@ -170,15 +177,14 @@ class StepGraphs:
             self._wanted[:rows],
         )
         plan = self._attention.plan(batch)
-        with forwarding(ForwardContext(batch, self._attention, plan, self._pool.layers)):
+        # Rows that decode have used their pages before: only a prompt begins with pages that are being loaded.
+        kv = self._pool.layers if shape.decodes else self._gated
+        with forwarding(ForwardContext(batch, self._attention, plan, kv)):
             hidden = self._model(batch.input_ids, batch.positions)
             # A model may have left the tokens out that nobody wants.
             scores = self._model.scores(hidden if len(hidden) == rows else hidden[self._wanted[:rows]])
-        self._sampling.draw(scores, drawing, drawn, table.next_token, self._home_of(shape))
+        self._sampling.draw(scores, drawing, drawn, table.next_token, self._homes[shape])
         self._scores[shape] = lent(scores) if scores.is_cuda else scores
-
-    def _home_of(self, shape: Shape) -> torch.Tensor:
-        return self._home[: 2 * shape.rows].view(2, shape.rows)
 
     def find(self, plan: StepPlan) -> Shape | None:
         """The smallest shape that can run the plan: one that asks for nothing but tokens."""
@@ -192,10 +198,10 @@ class StepGraphs:
                 return shape
         return None
 
-    def run(self, plan: StepPlan) -> torch.Tensor | None:
+    def run(self, plan: StepPlan, block: StepBlock) -> torch.Tensor | None:
         """Run a checked plan, whose actions are done, if a shape holds it → int32 [2, ≥ S], valid until the next
         run: the tokens of the rows that sample, and their flags (see `Drawn`). None: nothing was done. Entries of
-        masked rows mean nothing before `draw`.
+        masked rows mean nothing before `draw`. `block`, one of `blocks`, is the step's.
         """
         shape = self.find(plan)
         if shape is None:
@@ -206,8 +212,8 @@ class StepGraphs:
             self._table.write(self._sampling.upload(more.astype(np.int32)))
         if shape.decodes:
             self._decode = self._decode_pack(plan, shape)
-            return self._run_decode(plan, self._decode)
-        return self._run_prompts(plan, shape)
+            return self._run_decode(plan, self._decode, block)
+        return self._run_prompts(plan, shape, block)
 
     def _decode_pack(self, plan: StepPlan, shape: Shape) -> DecodePack:
         """The numbers of rows that begin to decode together, and how they read what they share."""
@@ -221,26 +227,27 @@ class StepGraphs:
                 shape = self._trees[bisect_left(self._trees, shape)]
         return DecodePack(plan, shape, self._table, self._pool.page_size, tree)
 
-    def repeat(self, plan: StepPlan) -> torch.Tensor | None:
+    def repeat(self, plan: StepPlan, block: StepBlock) -> torch.Tensor | None:
         """As `run`, without a check, for one more step of the rows that decoded last. None: it is another one."""
         pack = self._decode
-        return self._run_decode(plan, pack) if pack is not None and pack.holds(plan) else None
+        return self._run_decode(plan, pack, block) if pack is not None and pack.holds(plan) else None
 
-    def _run_decode(self, plan: StepPlan, pack: DecodePack) -> torch.Tensor:
+    def _run_decode(self, plan: StepPlan, pack: DecodePack, block: StepBlock) -> torch.Tensor:
         before = self._sampling.draw_next(pack.rows)
         pack.fill(plan, before)
-        staged = torch.empty(len(pack.packed), dtype=torch.int32, pin_memory=self._pins)
-        staged.numpy()[:] = pack.packed
+        staged, numbers = block.out(len(pack.packed))
+        numbers[:] = pack.packed
         return self._replay(plan, pack.shape, staged, before)
 
-    def _run_prompts(self, plan: StepPlan, shape: Shape) -> torch.Tensor:
+    def _run_prompts(self, plan: StepPlan, shape: Shape, block: StepBlock) -> torch.Tensor:
         table, size, tokens = self._table, plan.size, plan.tokens
         layout = lay_out(plan, table, self._pool.page_size)
         entries = plan.new_pages.reshape(-1, 3)[: shape.tokens]
         draws = plan.rows[layout.sampling]
-        staged = torch.zeros(packed_size(shape.tokens, shape.rows), dtype=torch.int32, pin_memory=self._pins)
+        staged, numbers = block.out(step_size(shape))
+        numbers.fill(0)
         rows, starts, lengths, wanted, drawing, drawn, ids, positions, slots, pages = sections(
-            staged.numpy(), shape.tokens, shape.rows
+            numbers, shape.tokens, shape.rows
         )
         rows[:size] = plan.rows
         starts[: size + 1] = layout.query_starts
@@ -261,12 +268,11 @@ class StepGraphs:
     def _replay(
         self, plan: StepPlan, shape: Shape, staged: torch.Tensor, before: npt.NDArray[np.int64]
     ) -> torch.Tensor:
-        # torch keeps the pinned block until the copy has passed the stream
-        self._packed[: len(staged)].copy_(staged, non_blocking=True)
+        self._inputs[shape].copy_(staged, non_blocking=True)
         self._mark("copy")
         self._replays[shape]()
         self._last = plan, shape, before
-        return self._home_of(shape)
+        return self._homes[shape]
 
     def draw(self, plan: StepPlan, bits: torch.Tensor) -> torch.Tensor:
         """Draw the masked rows of the plan that was run last. → as `run`
@@ -287,8 +293,8 @@ class StepGraphs:
         rows, waiting, index = numbers.split([len(draws), len(draws), len(at)])
         scores = self._scores[shape][: len(draws)]
         apply_bitmask(scores, index, bits)
-        self._columns.draw(scores, rows, waiting, self._table.next_token, self._home_of(shape))
-        return self._home_of(shape)
+        self._columns.draw(scores, rows, waiting, self._table.next_token, self._homes[shape])
+        return self._homes[shape]
 
 
 def _planner(model: Model, pool: KvPool, attention: AttentionBackend) -> PrefixPlanner:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -28,7 +28,16 @@ from radixlang.memory.host_pool import HostPool
 from radixlang.memory.kv_pool import KvPool
 from radixlang.memory.request_table import RequestTable
 from radixlang.models import Model
-from radixlang.plan import Action, CopyPages, Flush, LoadAutomaton, LoadTokens, StepPlan, StepResult
+from radixlang.plan import (
+    Action,
+    CopyPages,
+    Flush,
+    LoadAutomaton,
+    LoadTokens,
+    PositionLogprobs,
+    StepPlan,
+    StepResult,
+)
 from radixlang.platforms import Pending, Platform
 from radixlang.sampling.automata import Automata
 from radixlang.sampling.batch import SamplingBatch
@@ -37,6 +46,7 @@ from radixlang.sampling.sampler import BAD, Drawn, sample
 
 if TYPE_CHECKING:
     from radixlang.executor.graphs import Shape, StepGraphs
+    from radixlang.executor.step_blocks import StepBlock
 
 LOGIT_BLOCK_BYTES = 64 << 20
 """prompt log-probabilities look at as many positions at once as have logits of this size"""
@@ -64,6 +74,8 @@ class Ticket:
     inputs: Inputs | None = None
     logits: torch.Tensor | None = None
     graphs: StepGraphs | None = None
+    block: StepBlock | None = None
+    """lent by the executor's graphs until the result has been taken"""
     prompt: dict[int, list[LogprobTensors]] = field(default_factory=dict)
     pooled: dict[int, torch.Tensor] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
@@ -90,7 +102,7 @@ class DeviceExecutor:
         self.attention = attention
         self.sampling = SamplingBatch(table.rows, self.spec.vocab_size, platform, automata=automata)
         self.graphs: StepGraphs | None = None
-        self.copies: PageCopies = NoCopies()
+        self.copies: PageCopies = NoCopies(pool)
         self.host: HostPool | None = None
         """where `copies` go to"""
 
@@ -100,7 +112,7 @@ class DeviceExecutor:
 
         def work() -> None:
             parts = self.model, self.pool, self.table, self.attention, self.sampling
-            graphs = StepGraphs(*parts, shapes, lambda part: self.platform.mark(part))
+            graphs = StepGraphs(*parts, shapes, lambda part: self.platform.mark(part), self.copies.gated)
             graphs.capture(CudaRecorder(), progress)
             self.graphs = graphs
 
@@ -128,7 +140,12 @@ class DeviceExecutor:
             if ticket.sampled is None:
                 raise EngineError(f"Step {ticket.plan.step} has masked rows but was never sampled.")
             ticket.sampled.wait()
-        return self._collect(ticket)
+        result = self._collect(ticket)
+        if ticket.block is not None:
+            assert self.graphs is not None
+            self.graphs.blocks.give(ticket.block)
+            ticket.block = ticket.drawn = None  # which lies in the block
+        return result
 
     def close(self) -> None:
         self.platform.close()
@@ -145,23 +162,26 @@ class DeviceExecutor:
 
     def _run(self, ticket: Ticket) -> None:
         plan = ticket.plan
-        self.copies.run(plan.transfers)
+        kv = self.copies.run(plan.transfers)
         if not plan.size:
             return
-        home = self.graphs.repeat(plan) if self.graphs is not None else None
+        home = None
+        if self.graphs is not None:
+            ticket.block = self.graphs.blocks.take()
+            home = self.graphs.repeat(plan, ticket.block)
         if home is None:
             check(plan, self.table, self.pool.page_size)
             for action in plan.actions:
                 self._act(action)
             for setup in plan.setups:
                 self.sampling.setup(setup)
-            if self.graphs is not None:
-                home = self.graphs.run(plan)
+            if self.graphs is not None and ticket.block is not None:
+                home = self.graphs.run(plan, ticket.block)
         if home is not None:
             if len(plan.masked):
                 ticket.graphs = self.graphs
             else:
-                ticket.drawn = self._take_home(home, plan)
+                ticket.drawn = self._take_home(home, ticket)
             self.platform.mark("graph")
             return
         inputs = ticket.inputs = build_inputs(plan, self.table, self.pool.page_size, self.platform)
@@ -171,7 +191,7 @@ class DeviceExecutor:
         if batch.max_query > 1 and not (self.spec.encoder or prompts or plan.pools.any()):
             batch.wanted = inputs.sample_ends  # the last layer's work for the others would be thrown away
         attention_plan = None if self.spec.encoder else self.attention.plan(batch)
-        with forwarding(ForwardContext(batch, self.attention, attention_plan, self.pool.layers)):
+        with forwarding(ForwardContext(batch, self.attention, attention_plan, kv)):
             hidden = self.model(batch.input_ids, batch.positions)
             self._prompt_logprobs(ticket, hidden)
             if plan.pools.any():
@@ -223,8 +243,9 @@ class DeviceExecutor:
             for b, part in zip(owners, position_logprobs(logits, chosen[begin:end], segments), strict=True):
                 ticket.prompt.setdefault(b, []).append(part.home(self.platform))
 
-    def _take_home(self, packed: torch.Tensor, plan: StepPlan) -> _Sampled:
-        tokens, flags = self.platform.home(packed).numpy()[:, : np.count_nonzero(plan.samples)]
+    def _take_home(self, packed: torch.Tensor, ticket: Ticket) -> _Sampled:
+        assert ticket.block is not None
+        tokens, flags = ticket.block.take_home(packed)[:, : np.count_nonzero(ticket.plan.samples)]
         return _Sampled(tokens, flags, {})
 
     def _bits(self, plan: StepPlan, masks: np.ndarray | None) -> torch.Tensor | None:
@@ -240,7 +261,7 @@ class DeviceExecutor:
             return  # nothing samples, or the forward pass has failed and `result` says so
         bits = self._bits(plan, masks)
         if ticket.graphs is not None and bits is not None:
-            ticket.drawn = self._take_home(ticket.graphs.draw(plan, bits), plan)
+            ticket.drawn = self._take_home(ticket.graphs.draw(plan, bits), ticket)
             return
         assert logits is not None
         assert inputs is not None
@@ -269,21 +290,24 @@ class DeviceExecutor:
 
     def _collect(self, ticket: Ticket) -> StepResult:
         plan, failed = ticket.plan, dict(ticket.failed)
-        prompt = {b: join(parts) for b, parts in ticket.prompt.items()}
-        embeddings: dict[int, Any] = {b: vector.numpy() for b, vector in ticket.pooled.items()}
-        for b, values in prompt.items():
+        prompt: dict[int, PositionLogprobs] = {}
+        for b, parts in ticket.prompt.items():
+            prompt[b] = values = join(parts)
             if np.isnan(values.chosen).any():
                 failed[b] = BAD_NUMBERS
-        for b, vector in embeddings.items():
+        embeddings: dict[int, np.ndarray] = {}
+        for b, tensor in ticket.pooled.items():
+            embeddings[b] = vector = tensor.numpy()
             if not np.isfinite(vector).all():
                 failed[b] = BAD_NUMBERS
         tokens = ended = np.zeros(0, np.int32)
-        output = {}
+        output: dict[int, PositionLogprobs] = {}
         if ticket.drawn is not None:
             tokens, flags = ticket.drawn.tokens.astype(np.int32), ticket.drawn.flags
-            if flags.any():
+            if np.count_nonzero(flags):
                 sampling = np.flatnonzero(plan.samples)
                 failed |= {int(sampling[s]): NO_TOKEN for s in np.flatnonzero(flags & BAD)}
                 ended = np.flatnonzero(flags & ENDED).astype(np.int32)
-            output = {b: join([part]) for b, part in ticket.drawn.logprobs.items()}
+            for b, part in ticket.drawn.logprobs.items():
+                output[b] = join([part])
         return StepResult(plan.step, tokens, prompt, output, embeddings, failed, ended)

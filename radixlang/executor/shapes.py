@@ -72,7 +72,7 @@ def graph_shapes(config: DeviceConfig, running: int, prompt_tokens: int, tree: b
     steps of tree attention."""
     largest = min(running, config.cuda_graph_max_bs or MAX_BATCH)
     shapes = decode_shapes(largest) + prompt_shapes(prompt_tokens, min(running, MAX_BATCH))
-    return shapes + tree_shapes(largest) if tree and config.enable_tree_attention else shapes
+    return shapes + tree_shapes(largest) if tree and not config.disable_tree_attention else shapes
 
 
 def prompt_tokens(config: DeviceConfig, weight_bytes: int, layers: int) -> int:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from radixlang.grammar.filling import Filling, alone
 from radixlang.grammar.grammar import GrammarState, Mask
 
 if TYPE_CHECKING:
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 MOST = 256
 """tokens that are looked at together: the rest of a longer stretch comes when it is its turn"""
 CONTEXT = 12
-"""tokens before the forced ones that the tokenizer gets to see"""
+"""most tokens before the forced ones that the tokenizer gets to see"""
+LEAST = 1
+"""fewest of them"""
 RARE = 4
 """a draft is made where at most one in so many of the bytes that may follow would make another token of it"""
 MAX_KNOWN = 4096
@@ -49,9 +52,19 @@ class CanonicalState:
         self._forced: list[int] | None = None
 
     def fill(self, row: Mask) -> None:
-        forced = self.forced()
+        alone(self.filling(row))
+
+    def filling(self, row: Mask) -> Filling[None]:
+        filled = self._forced is None and not self.revises  # which must know that it had no choice
+        if filled:  # most masks show at once that nothing is forced, which takes longer to ask for
+            yield from self._inner.filling(row)
+            if self._vocabulary.differ(row):
+                self._forced = []
+                return
+        forced = yield from self._search()
         if not forced:
-            self._inner.fill(row)
+            if not filled:
+                yield from self._inner.filling(row)
             return
         row[:] = 0
         row.view(np.uint32)[forced[0] >> 5] = 1 << (forced[0] & 31)
@@ -80,9 +93,12 @@ class CanonicalState:
         return undone
 
     def forced(self) -> list[int]:
+        return alone(self._search())
+
+    def _search(self) -> Filling[list[int]]:
         if self._forced is None:
             tokens = self._inner.forced()[:MOST]
-            self._forced = self._find(tokens) if tokens else []
+            self._forced = (yield from self._find(tokens)) if tokens else []
         return self._forced
 
     def known(self) -> list[int]:
@@ -95,17 +111,17 @@ class CanonicalState:
         tokens = _as_encoded(data, self._history[-CONTEXT:], self._vocabulary) if data else []
         return tokens[:1] if tokens and _likely(tokens[0], self._inner, self._vocabulary) else []
 
-    def _find(self, tokens: list[int]) -> list[int]:
+    def _find(self, tokens: list[int]) -> Filling[list[int]]:
         before = self._history[-CONTEXT:]
         place = getattr(self._inner, "place", None)
         if place is None:
-            return certain(tokens, before, self._inner, self._vocabulary)
+            return (yield from certain(tokens, before, self._inner, self._vocabulary))
         key = (place, *before)
         found = self._known.get(key)
         if found is None:
             if len(self._known) >= MAX_KNOWN:
                 self._known.clear()
-            found = self._known[key] = certain(tokens, before, self._inner, self._vocabulary)
+            found = self._known[key] = yield from certain(tokens, before, self._inner, self._vocabulary)
         return found
 
     @property
@@ -120,11 +136,16 @@ class CanonicalState:
     def revises(self) -> bool:
         return self._inner.revises
 
+    def ahead(self, tokens: list[int]) -> GrammarState | None:
+        return self._inner.ahead(tokens)
+
     def copy(self) -> CanonicalState:
         return CanonicalState(self._inner.copy(), self._vocabulary, self._known, self._history.copy())
 
 
-def certain(forced: list[int], before: list[int], state: GrammarState, vocabulary: Vocabulary) -> list[int]:
+def certain(
+    forced: list[int], before: list[int], state: GrammarState, vocabulary: Vocabulary
+) -> Filling[list[int]]:
     """The tokens that stand, however the text goes on, where the bytes of `forced` must follow; `state` is where
     these begin, `before` the tokens in front of them."""
     special = next((i for i, token in enumerate(forced) if not vocabulary.tokens[token]), len(forced))
@@ -135,17 +156,32 @@ def certain(forced: list[int], before: list[int], state: GrammarState, vocabular
     if special < len(forced):
         return tokens  # a special token cuts the text: nothing reaches beyond
     sure = len(tokens)
-    row = np.zeros(vocabulary.words, np.int32)
-    for cut, longer in vocabulary.reaching_beyond(data):
+    cuts = vocabulary.reaching_beyond(data)
+    next_row = (yield from _mask_behind(data, tokens, state, vocabulary)) if tokens and any(cuts) else None
+    for cut, longer in cuts:
         if not sure:
             break
-        # Where the cut lies behind what is certain so far, tokens before it are cut as they are alone.
-        alone = _as_encoded(data[:cut], before, vocabulary) if cut else []
-        if sure == _common(alone, tokens[:sure]):
+        if longer is not None and next_row is not None and not longer.may_follow(next_row):
             continue
-        if not len(longer) or _may_follow(longer, alone, data[:cut], state, vocabulary, row):
-            sure = min(sure, _common(alone, tokens))
+        # Where the cut lies behind what is certain so far, tokens before it are cut as they are alone.
+        cut_alone = _as_encoded(data[:cut], before, vocabulary) if cut else []
+        sure = min(sure, _common(cut_alone, tokens))
     return tokens[:sure]
+
+
+def _mask_behind(
+    data: bytes, tokens: list[int], state: GrammarState, vocabulary: Vocabulary
+) -> Filling[Mask | None]:
+    """The mask behind `data`, which must follow the state; None inside a character: who knows. `tokens`: a way to
+    cut it. Which one it is does not matter."""
+    if sum(len(vocabulary.tokens[token]) for token in tokens) != len(data):
+        return None
+    there = state.ahead(tokens)
+    if there is None:
+        return None
+    row = np.empty(vocabulary.words, np.int32)
+    yield from there.filling(row)
+    return row
 
 
 def _likely(token: int, state: GrammarState, vocabulary: Vocabulary) -> bool:
@@ -175,32 +211,16 @@ def _common(one: list[int], other: list[int]) -> int:
     return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
-def _may_follow(
-    ids: npt.NDArray[np.int32],
-    path: list[int],
-    data: bytes,
-    state: GrammarState,
-    vocabulary: Vocabulary,
-    row: Mask,
-) -> bool:
-    """Whether one of the tokens may stand behind `data`, which must follow the state; `path` are its tokens, none
-    where the tokenizer cuts it together with what stands before."""
-    if not path:  # what may follow does not depend on the cut
-        path = vocabulary.encode(data.decode(errors="ignore"))
-    walker = state.copy()
-    if b"".join(vocabulary.tokens[token] for token in path) != data or not all(map(walker.accept, path)):
-        return True  # inside a character: who knows
-    walker.fill(row)
-    return bool(_set(row, ids))
-
-
 def _as_encoded(data: bytes, before: list[int], vocabulary: Vocabulary) -> list[int]:
     """The tokens that the tokenizer makes of the bytes behind `before`; none if it cuts across the seam."""
     context: list[bytes] = []
     for token in reversed(before):
-        if not vocabulary.tokens[token]:  # nothing reaches across a special token
+        piece = vocabulary.tokens[token]
+        if not piece:  # nothing reaches across a special token
             break
-        context.append(vocabulary.tokens[token])
+        context.append(piece)
+        if len(context) >= LEAST and piece[:1] == b" " and not piece[1:2].isspace():
+            break  # tokenizers begin anew in front of the space before a word
     context.reverse()
     while context and 0x80 <= context[0][0] < 0xC0:  # no character begins here
         del context[0]

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from radixlang.grammar.filling import Filling
+
 if TYPE_CHECKING:
     from radixlang.grammar.limits import GrammarLimits
     from radixlang.grammar.vocabulary import Vocabulary
@@ -25,6 +27,10 @@ class GrammarState(Protocol):
         Raises:
             GrammarFailure: the state is broken, or nothing may follow.
         """
+        ...
+
+    def filling(self, row: Mask) -> Filling[None]:
+        """`fill`, for `filling.together`."""
         ...
 
     def accept(self, token: int) -> bool:
@@ -76,6 +82,11 @@ class GrammarState(Protocol):
 
     def copy(self) -> GrammarState:
         """An independent state at the same place."""
+        ...
+
+    def ahead(self, tokens: list[int]) -> GrammarState | None:
+        """A state behind `tokens`, only to look at: its masks leave nothing out that may follow there, and may
+        hold more. None where that is not known."""
         ...
 
 

@@ -10,13 +10,16 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper, regex_to_lark
+from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper, regex_to_lark
 from llguidance.gbnf_to_lark import any_to_lark
 
 from radixlang.grammar.errors import GrammarError, GrammarFailure
+from radixlang.grammar.filling import THREADS, Filling, alone, later
 from radixlang.grammar.gbnf import plain_escapes
 from radixlang.grammar.grammar import Grammar, Mask
 from radixlang.grammar.limits import GrammarLimits
@@ -43,6 +46,10 @@ _SPECIAL = 0xFF
 """how the library begins the number of a special token among bytes"""
 _UNFORCED = '%llguidance {"no_forcing": true}'
 """the library computes forced text to its end, at every step: not for grammars where that may be long"""
+CROWDED = 4
+"""texts that a grammar has begun for each of its matchers before it gets as many matchers as there are threads"""
+MOVABLE = 128
+"""tokens of a text up to which it may change to another matcher: these have to be read again"""
 
 
 class LlguidanceEngine:
@@ -150,13 +157,16 @@ class LlguidanceEngine:
         return sizes.stretch <= most
 
     def _grammar(self, text: str, kind: str, forces: bool = True) -> LlguidanceGrammar:
-        matcher = LLMatcher(self.tokenizer, text, log_level=0, limits=self.limits)
+        def make() -> LLMatcher:
+            return LLMatcher(self.tokenizer, text, log_level=0, limits=self.limits)
+
+        matcher = make()
         if matcher.is_error():
             raise GrammarError(f"{kind} cannot be compiled: {_one_line(matcher.get_error())}", param=kind)
         doubts = [line for line in matcher.get_grammar_warnings() if line.strip()]
         if doubts:
             raise GrammarError(f"{kind} cannot be held exactly: {_one_line(doubts[0])}", param=kind)
-        grammar = LlguidanceGrammar(matcher, self.vocabulary, len(text), forces)
+        grammar = LlguidanceGrammar(matcher, self.vocabulary, len(text), forces, make)
         try:  # a grammar that cannot begin is no grammar
             state = grammar.start()
             state.forced()
@@ -227,42 +237,109 @@ class _Words:
             if index < len(self.tokens):
                 self.tokens[index] = name.encode()
         self.special_token_ids = sorted({*vocabulary.special.values(), *vocabulary.eos_ids})
-        self._encode = vocabulary.encode
+        # the library asks for the same forced texts again and again
+        self._encode = lru_cache(4096)(vocabulary.encode)
 
     def __call__(self, text: bytes | str) -> list[int]:
         return self._encode(text.decode("utf-8", "replace") if isinstance(text, bytes) else text)
 
 
-class LlguidanceGrammar:
-    """Holds a matcher that is never moved; states are copies of it."""
+class MatcherJob(NamedTuple):
+    """Compute the mask of a matcher, a copy of the grammar's `lane`-th."""
 
-    def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary, size: int, forces: bool = True) -> None:
-        """`forces` off: what must follow can be so long that nobody shall ask for it."""
-        self._matcher = matcher
-        self._vocabulary = vocabulary
-        self._forces = forces
-        self.nbytes = 200_000 + 40 * size
+    matcher: LLMatcher
+    row: Mask
+    lane: int
+
+    def run(self) -> None:
+        self.matcher.unsafe_compute_mask_ptr(self.row.ctypes.data, self.row.nbytes)
+
+    @classmethod
+    def run_all(cls, jobs: Sequence[MatcherJob]) -> None:
+        # Neighbours go to the same thread, and copies of one matcher wait for each other.
+        jobs = sorted(jobs, key=lambda job: job.lane)
+        places = [int(job.row.__array_interface__["data"][0]) for job in jobs]
+        first, size = min(places), jobs[0].row.nbytes
+        numbers = [(place - first) // size for place in places]
+        if max(numbers) < 4 * len(jobs) and all((place - first) % size == 0 for place in places):
+            # rows of one array: the library counts by rows
+            numbered = [(job.matcher, number) for job, number in zip(jobs, numbers, strict=True)]
+            _executor().unsafe_compute_mask_ptr(numbered, first, size, max(numbers) + 1)
+            return
+        rows = np.empty((len(jobs), len(jobs[0].row)), np.int32)
+        numbered = [(job.matcher, at) for at, job in enumerate(jobs)]
+        _executor().unsafe_compute_mask_ptr(numbered, rows.ctypes.data, size, len(rows))
+        for job, row in zip(jobs, rows, strict=True):
+            job.row[:] = row
+
+
+@lru_cache(1)
+def _executor() -> LLExecutor:
+    return LLExecutor(THREADS)
+
+
+class LlguidanceGrammar:
+    """Holds matchers that are never moved; states are copies of them. All copies of one share its lexer behind a
+    lock, so a grammar of many texts has several."""
+
+    def __init__(
+        self,
+        matcher: LLMatcher,
+        vocabulary: Vocabulary,
+        size: int,
+        forces: bool,
+        make: Callable[[], LLMatcher],
+    ) -> None:
+        """`forces` off: what must follow can be so long that nobody shall ask for it. `make`: another matcher."""
+        self.vocabulary = vocabulary
+        self.forces = forces
+        self.matchers = [matcher]
+        self._size = 200_000 + 40 * size
+        self._make = make
+        self._started = 0
+
+    @property
+    def nbytes(self) -> int:
+        return self._size * len(self.matchers)
 
     def start(self) -> LlguidanceState:
-        return LlguidanceState(self._matcher.deep_copy(), self._vocabulary, self._forces)
+        self._started += 1
+        if self._started == CROWDED and THREADS > 1:
+            later(self._widen)
+        return LlguidanceState(self, self._started)
+
+    def _widen(self) -> None:
+        self.matchers = self.matchers + [self._make() for _ in range(THREADS - 1)]
 
 
 class LlguidanceState:
     """One text. The end token is ours: the library's matchers stop before it."""
 
-    def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary, forces: bool, ended: int = 0) -> None:
-        self._matcher = matcher
-        self._vocabulary = vocabulary
-        self._forces = forces
-        self._ended = ended
+    def __init__(self, grammar: LlguidanceGrammar, number: int) -> None:
+        """`number`: of the text, among the grammar's."""
+        self._grammar = grammar
+        self._number = number
+        self._lane = number % len(grammar.matchers)
+        self._matcher = grammar.matchers[self._lane].deep_copy()
+        self._tokens: list[int] = []
+        """that the matcher has read"""
+        self._ended = 0
         """end tokens accepted"""
 
+    @property
+    def _vocabulary(self) -> Vocabulary:
+        return self._grammar.vocabulary
+
     def fill(self, row: Mask) -> None:
+        alone(self.filling(row))
+
+    def filling(self, row: Mask) -> Filling[None]:
         if self._ended or self._matcher.is_stopped():
             self._check()
             row[:] = self._vocabulary.eos_mask
             return
-        self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+        self._move()
+        yield MatcherJob(self._matcher, row, self._lane)
         self._check()
         if not np.count_nonzero(row):
             raise GrammarFailure("The constraint leaves no token to go on with.")
@@ -277,20 +354,24 @@ class LlguidanceState:
             return False
         taken = self._matcher.try_consume_tokens([token]) == 1
         self._check()
+        if taken:
+            self._tokens.append(token)
         return taken
 
     def rollback(self, tokens: int) -> None:
         ends = min(tokens, self._ended)
         self._ended -= ends
-        if tokens > ends and not self._matcher.rollback(tokens - ends):
-            raise GrammarFailure(f"The constraint cannot go back {tokens} tokens.")
+        if tokens > ends:
+            if not self._matcher.rollback(tokens - ends):
+                raise GrammarFailure(f"The constraint cannot go back {tokens} tokens.")
+            del self._tokens[ends - tokens :]
         self._check()
 
     def backtrack(self) -> int:
         raise GrammarFailure("A token was drawn that the constraint forbids.")
 
     def forced(self) -> list[int]:
-        if not self._forces or self._ended or self._matcher.is_stopped():
+        if not self._grammar.forces or self._ended or self._matcher.is_stopped():
             return []
         tokens = self._matcher.compute_ff_tokens()
         self._check()
@@ -300,7 +381,7 @@ class LlguidanceState:
         return []
 
     def draft(self) -> list[int]:
-        if not self._forces or self._ended or self._matcher.is_stopped():
+        if not self._grammar.forces or self._ended or self._matcher.is_stopped():
             return []
         data = self._matcher.compute_ff_bytes()
         self._check()
@@ -321,7 +402,23 @@ class LlguidanceState:
         return False
 
     def copy(self) -> LlguidanceState:
-        return LlguidanceState(self._matcher.deep_copy(), self._vocabulary, self._forces, self._ended)
+        other = object.__new__(LlguidanceState)
+        other.__dict__ |= self.__dict__
+        other._matcher, other._tokens = self._matcher.deep_copy(), self._tokens.copy()
+        return other
+
+    def ahead(self, tokens: list[int]) -> LlguidanceState | None:
+        other = self.copy()
+        return other if not self._ended and other._matcher.consume_tokens(tokens) else None
+
+    def _move(self) -> None:
+        """To the matcher that the text would have if it began now."""
+        lane = self._number % len(self._grammar.matchers)
+        if lane == self._lane or len(self._tokens) > MOVABLE:
+            return
+        matcher = self._grammar.matchers[lane].deep_copy()
+        if matcher.consume_tokens(self._tokens) and not matcher.is_error():
+            self._matcher, self._lane = matcher, lane
 
     def _check(self) -> None:
         if self._matcher.is_error():

@@ -20,11 +20,13 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from radixlang.grammar.errors import GrammarFailure
+from radixlang.grammar.filling import Filling, alone
 from radixlang.grammar.schema import Obligations
 from radixlang.grammar.schema.terms import canonical
 
@@ -35,12 +37,18 @@ MAX_RESTARTS = 3  # of one value before what stands in front of it is undone
 
 _SPACE = b" \t\n\r"
 _ENDS_SCALAR = b",]} \t\n\r"
+_NEXT = {
+    "s": re.compile(rb'["\\]'),
+    "n": re.compile(rb"[,\]} \t\n\r]"),
+    "v": re.compile(rb'["\-0-9]'),
+}
+"""what ends a mode where only numbers are checked"""
 
 
 class State(Protocol):
     """What is asked of the wrapped grammar's state (see grammar.GrammarState)."""
 
-    def fill(self, row: np.ndarray) -> None: ...
+    def filling(self, row: np.ndarray) -> Filling[None]: ...
     def accept(self, token: int) -> bool: ...
     def rollback(self, tokens: int) -> None: ...
     def forced(self) -> list[int]: ...
@@ -50,6 +58,7 @@ class State(Protocol):
     @property
     def can_end(self) -> bool: ...
     def copy(self) -> Any: ...
+    def ahead(self, tokens: list[int]) -> Any: ...
 
 
 class Inner(Protocol):
@@ -156,16 +165,20 @@ class ResidualState:
         Raises:
             GrammarFailure: nothing is allowed.
         """
-        self._fill(row)
-        used = int(np.count_nonzero(row))
+        alone(self.filling(row))
+
+    def filling(self, row: np.ndarray) -> Filling[None]:
+        """`fill`, for `filling.together`."""
+        yield from self._filling(row)
+        used = np.count_nonzero(row)
         if not used:
             raise GrammarFailure(
                 "The text cannot be completed: no token satisfies the schema here; call backtrack() after a veto."
             )
-        self._free = used > 1 or (int(row[row != 0][0]) & 0xFFFFFFFF).bit_count() > 1
+        self._free = bool(used > 1) or int(row.view(np.uint32)[(row != 0).argmax()]).bit_count() > 1
 
-    def _fill(self, row: np.ndarray) -> None:
-        self._inner.fill(row)
+    def _filling(self, row: np.ndarray) -> Filling[None]:
+        yield from self._inner.filling(row)
         bits = row.view(np.uint32)
         vetoed = self._vetoed.get(len(self._steps), set())
         if self._inner.can_end and not self._may_end():
@@ -275,7 +288,7 @@ class ResidualState:
     def _others(self) -> bool:
         """Whether the mask has a token left."""
         row = np.zeros(self._grammar.vocabulary.words, dtype=np.uint32)
-        self._fill(row)
+        alone(self._filling(row))
         return bool(row.any())
 
     def rollback(self, tokens: int) -> None:
@@ -296,8 +309,17 @@ class ResidualState:
         """The tokens that must follow, up to the first that would complete a wrong value."""
         place, length = self._place, len(self._text)
         out: list[int] = []
+        forced = self._inner.forced()
+        if not forced:
+            return []
         try:
-            for token in self._inner.forced():
+            if self._grammar.checks is None and not self._vetoed:
+                self._scan(place, b"".join([self._grammar.vocabulary.tokens[token] for token in forced]))
+                return forced
+        except _TooLargeError:
+            pass  # somewhere in there
+        try:
+            for token in forced:
                 if not out and token in self._vetoed.get(len(self._steps), ()):
                     break
                 data = self._grammar.vocabulary.tokens[token]
@@ -329,6 +351,10 @@ class ResidualState:
         """Whether `backtrack` may undo tokens."""
         return self._grammar.checks is not None
 
+    def ahead(self, tokens: list[int]) -> Any:
+        """A state of the wrapped grammar, which refuses nothing that is allowed here."""
+        return self._inner.ahead(tokens)
+
     def copy(self) -> ResidualState:
         """An independent state at the same place."""
         new = ResidualState(self._grammar, self._inner.copy())
@@ -348,7 +374,7 @@ class ResidualState:
             self._close(None, place.start, bytes(self._text[place.start :]) + data)
         except _WrongValueError:
             row = np.zeros(self._grammar.vocabulary.words, dtype=np.int32)
-            self._inner.fill(row)
+            alone(self._inner.filling(row))
             for token in self._grammar.vocabulary.eos_ids:
                 row.view(np.uint32)[token >> 5] &= np.uint32(0xFFFFFFFF ^ (1 << (token & 31)))
             return not row.any()
@@ -366,6 +392,8 @@ class ResidualState:
 
     def _scan(self, place: _Place, data: bytes) -> _Place:
         """The place after `data`, which is appended to the text read so far."""
+        if self._grammar.checks is None:
+            return self._scan_numbers(place, data)
         frame, mode, start, escaped = place
         if mode in "sS" and not escaped and b'"' not in data and b"\\" not in data:
             return place
@@ -423,6 +451,35 @@ class ResidualState:
             if bounds and not _may_become(piece, *bounds):
                 raise _TooLargeError
         return _Place(frame, mode, start, escaped)
+
+    def _scan_numbers(self, place: _Place, data: bytes) -> _Place:
+        """`_scan` where only numbers are checked; outside of numbers and strings the mode stays v."""
+        _, mode, start, escaped = place
+        at = 0
+        while at < len(data):
+            if escaped:
+                escaped, at = False, at + 1
+            found = _NEXT[mode].search(data, at)
+            if found is None:
+                break
+            at, byte = found.end(), found[0]
+            if mode == "s":
+                escaped, mode = byte == b"\\", "s" if byte == b"\\" else "v"
+            elif mode == "n":
+                self._check_number(start, data[: at - 1])
+                mode = "v"
+            elif byte == b'"':
+                mode = "s"
+            else:
+                mode, start = "n", len(self._text) + at - 1
+        if mode == "n":
+            self._check_number(start, data)
+        return place if (mode, start, escaped) == place[1:] else _Place(None, mode, start, escaped)
+
+    def _check_number(self, start: int, data: bytes) -> None:
+        """The number from `start` on is finite, as far as it is in the text and `data` behind it."""
+        base = len(self._text)
+        _check_finite(bytes(self._text[start:]) + data[max(start - base, 0) :])
 
     def _check_keys(self, frame: _Frame, count: int, ends: bool = False) -> None:
         """Refuse more keys than an object may have, and its end before it has as many as it must."""

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from radixlang.grammar.canonical import CONTEXT, certain
+from radixlang.grammar.filling import alone
 from radixlang.grammar.grammar import Mask
 from radixlang.grammar.native import NativeGrammar, NativeState
 from radixlang.grammar.native.machines import Expression
@@ -122,7 +123,8 @@ def _narrowed(grammar: NativeGrammar, machine: Expression) -> tuple[dict[Any, in
         looks += 1
         place, before = todo.popleft()
         forced = grammar.forced(place)
-        sure = certain(forced, list(before), NativeState(grammar, [place]), vocabulary) if forced else []
+        state = NativeState(grammar, [place])
+        sure = alone(certain(forced, list(before), state, vocabulary)) if forced else []
         stretch = max(stretch, len(sure))
         if forced:
             firsts.setdefault(place, set()).add(sure[0] if sure else None)

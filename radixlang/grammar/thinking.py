@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from radixlang.grammar.errors import GrammarFailure
+from radixlang.grammar.filling import Filling, alone
 from radixlang.grammar.grammar import Grammar, GrammarState, Mask
 
 if TYPE_CHECKING:
@@ -39,6 +40,10 @@ class AnyState:
     def fill(self, row: Mask) -> None:
         row[:] = self._row
 
+    def filling(self, row: Mask) -> Filling[None]:
+        self.fill(row)
+        yield from ()
+
     def accept(self, token: int) -> bool:
         self._ended += token in self._eos_ids
         return True
@@ -65,6 +70,9 @@ class AnyState:
     @property
     def finished(self) -> bool:
         return self._ended > 0
+
+    def ahead(self, tokens: list[int]) -> AnyState | None:
+        return self.copy()
 
     def copy(self) -> AnyState:
         return AnyState(self._row, self._eos_ids, self._ended)
@@ -125,8 +133,11 @@ class ThinkingState:
         return next(n for n in range(most, -1, -1) if tuple(self._thoughts[len(self._thoughts) - n :]) == end[:n])
 
     def fill(self, row: Mask) -> None:
+        alone(self.filling(row))
+
+    def filling(self, row: Mask) -> Filling[None]:
         if not self._thinking:
-            self._inner.fill(row)
+            yield from self._inner.filling(row)
             begin = self._grammar.begin
             if begin is not None and self._undecided:
                 row.view(np.uint32)[begin >> 5] |= np.uint32(1 << (begin & 31))
@@ -188,6 +199,10 @@ class ThinkingState:
     @property
     def finished(self) -> bool:
         return not self._thinking and not self._undecided and self._inner.finished
+
+    def ahead(self, tokens: list[int]) -> ThinkingState | None:
+        other = self.copy()
+        return other if all(map(other.accept, tokens)) else None
 
     def copy(self) -> ThinkingState:
         other = ThinkingState(self._grammar, self._inner.copy())

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
     from radixlang.text.tokenizer import Tokenizer
+
+
+class Tails(NamedTuple):
+    """How some tokens go on: the bits of the tokens of one byte for the next bytes, and whether there are other
+    next bytes."""
+
+    words: npt.NDArray[np.int32]
+    others: bool
+
+    def may_follow(self, row: npt.NDArray[np.int32]) -> bool:
+        """Whether one of the next bytes may come, by the mask `row`. True where that is not known."""
+        return self.others or bool(np.count_nonzero(self.words & row))
 
 
 class Vocabulary:
@@ -59,29 +71,68 @@ class Vocabulary:
 
     def beginning_with(self, data: bytes) -> npt.NDArray[np.int32]:
         """Ids of the tokens that begin with `data`, itself included."""
-        low = bisect_left(self._sorted, data)
-        high = bisect_left(self._sorted, data + b"\xff" * 64)
+        low, high = self._range(data)
         return self.order[low:high]
 
+    def _range(self, data: bytes) -> tuple[int, int]:
+        return bisect_left(self._sorted, data), bisect_left(self._sorted, data + b"\xff" * 64)
+
     @cached_property
-    def reaching_beyond(self) -> Callable[[bytes], tuple[tuple[int, npt.NDArray[np.int32]], ...]]:
-        """For bytes: the places inside, in order, where a token may begin that reaches beyond their end, and which
-        these tokens are. None of them: a place where a tokenizer may cut without one, since many leave the last of
+    def reaching_beyond(self) -> Callable[[bytes], tuple[tuple[int, Tails | None], ...]]:
+        """For bytes: the places inside, in order, where a token may begin that reaches beyond their end, and how
+        these tokens go on there. None: a place where a tokenizer may cut without one, since many leave the last of
         several spaces to the word that follows."""
         return lru_cache(4096)(self._reaching_beyond)
 
-    def _reaching_beyond(self, data: bytes) -> tuple[tuple[int, npt.NDArray[np.int32]], ...]:
-        out = []
+    def _reaching_beyond(self, data: bytes) -> tuple[tuple[int, Tails | None], ...]:
+        out: list[tuple[int, Tails | None]] = []
         for at in range(max(0, len(data) - self.longest + 1), len(data)):
-            rest = data[at:]
-            ids = self.beginning_with(rest)
-            ids = ids[self.lengths[ids] > len(rest)]
-            if len(ids):
-                out.append((at, ids))
+            tails = self.tails(data[at:])
+            if tails is not None:
+                out.append((at, tails))
         if len(data) > 1 and data[-2:].isspace():
             at = len(data) - 1
-            out = [*(one for one in out if one[0] != at), (at, np.zeros(0, np.int32))]
+            out = [*(one for one in out if one[0] != at), (at, None)]
         return tuple(out)
+
+    @cached_property
+    def tails(self) -> Callable[[bytes], Tails | None]:
+        """How the tokens go on that begin with some bytes and are longer; None if there are none."""
+        return lru_cache(512)(self._tails)
+
+    def _tails(self, data: bytes) -> Tails | None:
+        low, high = self._range(data)
+        low = bisect_right(self._sorted, data, low, high)
+        if low == high:
+            return None
+        nexts = []
+        while low < high:
+            nexts.append(self._sorted[low][: len(data) + 1])
+            low = bisect_left(self._sorted, nexts[-1] + b"\xff" * 64, low, high)
+        ids = [self._byte_ids.get(begun[-1]) for begun in nexts]
+        return Tails(self.mask_of([index for index in ids if index is not None]), None in ids)
+
+    @cached_property
+    def _byte_ids(self) -> dict[int, int]:
+        return {self.tokens[index][0]: index for index in self.single.tolist()}
+
+    def differ(self, row: npt.NDArray[np.int32]) -> bool:
+        """Whether some of the tokens that the mask allows begin with different bytes, or one has none."""
+        word = int((row != 0).argmax())
+        bits = int(row.view(np.uint32)[word])
+        if not bits:
+            return True
+        # The first and the last of a word tell most masks that leave a choice.
+        first = self.tokens[32 * word + (bits & -bits).bit_length() - 1]
+        last = self.tokens[32 * word + bits.bit_length() - 1]
+        if first[:1] != last[:1] or not first:
+            return True
+        return bool(np.count_nonzero(row & self._begin_otherwise(first[0])))
+
+    @cached_property
+    def _begin_otherwise(self) -> Callable[[int], npt.NDArray[np.int32]]:
+        """[words] the bits of all tokens that do not begin with a byte."""
+        return lru_cache(None)(lambda byte: ~self.mask_of(self.beginning_with(bytes([byte]))))
 
     @cached_property
     def single(self) -> npt.NDArray[np.int32]:

@@ -14,7 +14,8 @@ import triton.language as tl
 BLOCK = 2048
 
 
-@triton.jit
+# Loads of few layers have fewer parts: the kernel is the same.
+@triton.jit(do_not_specialize=["parts"])
 def _page_blocks_kernel(
     caches_ptr, pages_ptr, blocks_ptr, words, parts, GATHER: tl.constexpr, BLOCK: tl.constexpr
 ):

@@ -314,6 +314,13 @@ def skinny_linear(
     return y.to(x.dtype)
 
 
+def begin_norm(x: torch.Tensor, norm: torch.Tensor, block: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Twin of what `skinny_linear.skinny_add` leaves of the RMSNorm of x [T, N]: x * norm, and of each token the
+    sums of squares of x over blocks of N [blocks, T]."""
+    squares = F.pad(x.float().square(), (0, -x.shape[1] % block)).unflatten(1, (-1, block)).sum(-1).T
+    return (x.float() * norm).to(x.dtype), squares
+
+
 def rotary_angles(
     positions: torch.Tensor, inverse: torch.Tensor, factor: float
 ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -125,7 +125,7 @@ def _threshold(base, values, vocab, low, top, inverse, need, BY_MASS: tl.constex
     return low
 
 
-@triton.jit(do_not_specialize=["part", "rows_ptr", "drawn_ptr"])
+@triton.jit(do_not_specialize=["part", "rows_ptr", "drawn_ptr", "low_ptr", "bad_ptr"])
 def _summary_kernel(
     logits_ptr,
     top_ptr,
@@ -207,7 +207,11 @@ def _summary_kernel(
     tl.store(bad_ptr + place, tl.max(bad, 0))
 
 
-@triton.jit(do_not_specialize=["parts", "home_stride", "rows_ptr", "drawn_ptr", "out_ptr", "next_ptr", "home_ptr"])
+@triton.jit(
+    do_not_specialize=[
+        "parts", "home_stride", "rows_ptr", "drawn_ptr", "out_ptr", "next_ptr", "home_ptr", "low_ptr", "bad_ptr"
+    ]
+)  # fmt: skip
 def _sample_kernel(
     logits_ptr,
     top_ptr,

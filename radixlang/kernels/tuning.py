@@ -98,6 +98,7 @@ class SkinnyTile:
     """`splits` programs share the inner dimension of `block_n` outputs, in steps of `block_k`.
 
     `early`: the next kernel is let in at the start, and each asks for its weights while the one before still runs.
+    `begin_norm`: a product that is added to the stream also begins the norm behind it.
     """
 
     block_n: int
@@ -106,6 +107,7 @@ class SkinnyTile:
     warps: int
     stages: int
     early: bool = False
+    begin_norm: bool = True
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,13 @@ class MatvecTile:
 
     block_n: int
     warps: int
+
+
+@dataclass(frozen=True)
+class LibraryProduct:
+    """A product is left to the vendor's library: to cuBLASLt if `cublaslt`, else to torch's own choice."""
+
+    cublaslt: bool = False
 
 
 def interpreted() -> bool:
@@ -255,7 +264,8 @@ def skinny_tile(chip: Chip, *, tokens: int, outer: int, inner: int, gated: bool)
     splits = 1
     while 2 * splits * blocks <= entry["programs"] and steps % (2 * splits) == 0 and splits < 16:
         splits *= 2
-    return SkinnyTile(block_n, block_k, splits, entry["warps"], entry["stages"], bool(entry.get("early", 0)))
+    flags = {name: bool(entry[name]) for name in ("early", "begin_norm") if name in entry}
+    return SkinnyTile(block_n, block_k, splits, entry["warps"], entry["stages"], **flags)
 
 
 def matvec_tile(chip: Chip, *, tokens: int, outer: int, inner: int, gated: bool) -> MatvecTile | None:
@@ -264,3 +274,9 @@ def matvec_tile(chip: Chip, *, tokens: int, outer: int, inner: int, gated: bool)
         return None
     entry = _entry(chip, "matvec", {}, tokens=tokens, outer=outer, inner=inner, gated=int(gated))
     return MatvecTile(entry["block_n"], entry["warps"]) if entry.get("block_n") else None
+
+
+def library_product(chip: Chip, *, tokens: int, outer: int, inner: int, gated: bool) -> LibraryProduct:
+    """Who does a product that is left to the library; sizes as for `skinny_tile`, of any number of tokens."""
+    entry = _entry(chip, "skinny", {}, tokens=tokens, outer=outer, inner=inner, gated=int(gated))
+    return LibraryProduct(bool(entry.get("cublaslt", 0)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from radixlang.layers.triton_ops import TritonOps
+from radixlang.layers.triton_ops import Pending, TritonOps
 from radixlang.quant import Linear
 from radixlang.quant.exact import ExactLinear
 
@@ -17,14 +17,14 @@ class ExactOps(TritonOps):
     """`Ops` (see `layers.ops`) over the linears of `quant.exact`."""
 
     def norm_linear(
-        self, x: torch.Tensor | None, stream: torch.Tensor, weight: torch.Tensor, eps: float, linear: Linear
+        self, x: Pending, stream: torch.Tensor, weight: torch.Tensor, eps: float, linear: Linear
     ) -> tuple[torch.Tensor, torch.Tensor]:
         normed, stream = self.norm(x, stream, weight, eps)
         return linear(normed), stream
 
     def norm_gated(
         self,
-        x: torch.Tensor | None,
+        x: Pending,
         stream: torch.Tensor,
         weight: torch.Tensor,
         eps: float,
@@ -38,8 +38,8 @@ class ExactOps(TritonOps):
         return linear(normed, activation=activation), stream
 
     def linear_add(
-        self, x: torch.Tensor, stream: torch.Tensor, linear: Linear
-    ) -> tuple[torch.Tensor | None, torch.Tensor]:
+        self, x: torch.Tensor, stream: torch.Tensor, linear: Linear, norm: torch.Tensor | None
+    ) -> tuple[None, torch.Tensor]:
         assert isinstance(linear, ExactLinear)
         return None, linear(x, residual=stream)
 

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 class Ops(Protocol):
     """Norm weights are float32; x has the computing dtype, and so have all results.
 
-    Around the stream of a decoder: `x`, where a method takes or gives it beside `stream`, is a part's output that
-    is still to be added to the stream, None when nothing is.
+    Around the stream of a decoder: `x`, where a method takes or gives it beside `stream`, is what `linear_add`
+    left to the next norm: a part's output that is still to be added to the stream; None when nothing is; or, in a
+    form that only the same set of operations knows, what it has begun of that norm.
     """
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -90,14 +91,14 @@ class Ops(Protocol):
         ...
 
     def norm_linear(
-        self, x: torch.Tensor | None, stream: torch.Tensor, weight: torch.Tensor, eps: float, linear: Linear
+        self, x: Any, stream: torch.Tensor, weight: torch.Tensor, eps: float, linear: Linear
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(linear of the norm of s, s) with s = stream + x."""
         ...
 
     def norm_gated(
         self,
-        x: torch.Tensor | None,
+        x: Any,
         stream: torch.Tensor,
         weight: torch.Tensor,
         eps: float,
@@ -108,13 +109,16 @@ class Ops(Protocol):
         ...
 
     def linear_add(
-        self, x: torch.Tensor, stream: torch.Tensor, linear: Linear
-    ) -> tuple[torch.Tensor | None, torch.Tensor]:
-        """(still to be added, stream): the linear of x is one or in the other."""
+        self, x: torch.Tensor, stream: torch.Tensor, linear: Linear, norm: torch.Tensor | None
+    ) -> tuple[Any, torch.Tensor]:
+        """(what is left to the next norm, stream): the linear of x is one or in the other.
+
+        norm: the weights of that norm if `norm_linear` or `norm_gated` will do it, None if its result is wanted.
+        """
         ...
 
     def norm(
-        self, x: torch.Tensor | None, stream: torch.Tensor, weight: torch.Tensor, eps: float
+        self, x: Any, stream: torch.Tensor, weight: torch.Tensor, eps: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(norm of s, s) with s = stream + x."""
         ...
@@ -177,8 +181,8 @@ class Steps:
         return self.gated(linear(normed), activation), stream
 
     def linear_add(
-        self: Any, x: torch.Tensor, stream: torch.Tensor, linear: Linear
-    ) -> tuple[torch.Tensor | None, torch.Tensor]:
+        self: Any, x: torch.Tensor, stream: torch.Tensor, linear: Linear, norm: torch.Tensor | None
+    ) -> tuple[Any, torch.Tensor]:
         return linear(x), stream
 
 

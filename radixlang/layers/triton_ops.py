@@ -1,7 +1,8 @@
 """The layer operations by the package's Triton kernels; also under Triton's interpreter.
 
-Products of few tokens take the activation or sum that follows into the kernel, those of very few also the norm
-before. Larger ones go to torch, and the sum into the stream into the library's product.
+Products of few tokens take the activation or sum that follows into the kernel, and the norm before: those of very
+few tokens do it themselves, the others end what the product before them has begun. Larger ones go to the library,
+with the sum into the stream.
 """
 
 from __future__ import annotations
@@ -13,11 +14,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from radixlang.kernels.activation import gelu_tanh_mul, silu_mul
+from radixlang.kernels.library import preferring
 from radixlang.kernels.matvec import matvec
 from radixlang.kernels.norm import add_rms_norm, rms_norm
 from radixlang.kernels.rope_write import rope_write, rotary_angles
-from radixlang.kernels.skinny_linear import MAX_TOKENS, skinny_linear
-from radixlang.kernels.tuning import MatvecTile, SkinnyTile, chip, matvec_tile, skinny_tile
+from radixlang.kernels.skinny_linear import MAX_TOKENS, BegunNorm, can_begin_norm, skinny_add, skinny_linear
+from radixlang.kernels.tuning import (
+    LibraryProduct,
+    MatvecTile,
+    SkinnyTile,
+    chip,
+    library_product,
+    matvec_tile,
+    skinny_tile,
+)
 from radixlang.layers.attention import Attention
 from radixlang.layers.ops import Steps, TorchOps
 from radixlang.quant import Linear
@@ -26,7 +36,11 @@ from radixlang.quant.unquantized import DenseLinear
 if TYPE_CHECKING:
     from radixlang.forward import ForwardContext
 
-Tile = MatvecTile | SkinnyTile
+Tile = MatvecTile | SkinnyTile | LibraryProduct
+Pending = torch.Tensor | BegunNorm | None
+"""what `linear_add` leaves to the next norm: to add a part's output, to end what was begun, or all of it"""
+MANY_TOKENS = 1024
+"""products of this many tokens and more are done alike"""
 
 
 @dataclass
@@ -47,7 +61,7 @@ class TritonOps(Steps):
 
     def __init__(self) -> None:
         self._torch = TorchOps()
-        self._tiles: dict[tuple[int, int, int, bool], Tile | None] = {}
+        self._tiles: dict[tuple[int, int, int, bool], Tile] = {}
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         return rms_norm(x, weight, eps)
@@ -110,62 +124,89 @@ class TritonOps(Steps):
             return self._torch.gated(gate_up, activation)
         return silu_mul(gate_up) if activation == "silu" else gelu_tanh_mul(gate_up)
 
+    def norm(
+        self, x: Pending, stream: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """What was begun of the norm is only of use to a product."""
+        return super().norm(None if isinstance(x, BegunNorm) else x, stream, weight, eps)
+
     def norm_linear(
-        self, x: torch.Tensor | None, stream: torch.Tensor, weight: torch.Tensor, eps: float, linear: Linear
+        self, x: Pending, stream: torch.Tensor, weight: torch.Tensor, eps: float, linear: Linear
     ) -> tuple[torch.Tensor, torch.Tensor]:
         tile = self._tile(stream, linear, False)
-        if x is None and isinstance(tile, MatvecTile):
-            return _product(stream, linear, tile, norm=weight, eps=eps), stream
-        return super().norm_linear(x, stream, weight, eps, linear)
+        normed, rest, stream = self._normed(x, stream, weight, eps, tile)
+        return _product(normed, linear, tile, **rest), stream
 
     def norm_gated(
         self,
-        x: torch.Tensor | None,
+        x: Pending,
         stream: torch.Tensor,
         weight: torch.Tensor,
         eps: float,
         linear: Linear,
         activation: str,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        tile = None if activation == "gelu" else self._tile(stream, linear, True)
-        if x is None and isinstance(tile, MatvecTile):
-            return _product(stream, linear, tile, activation=activation, norm=weight, eps=eps), stream
+        tile = self._tile(stream, linear, True) if activation != "gelu" else LibraryProduct()
+        normed, rest, stream = self._normed(x, stream, weight, eps, tile)
+        if isinstance(tile, LibraryProduct):
+            return self.gated(_product(normed, linear, tile), activation), stream
+        return _product(normed, linear, tile, activation=activation, **rest), stream
+
+    def _normed(
+        self, x: Pending, stream: torch.Tensor, weight: torch.Tensor, eps: float, tile: Tile
+    ) -> tuple[torch.Tensor | BegunNorm, dict[str, Any], torch.Tensor]:
+        """(what to multiply, what of the norm the kernel of `tile` shall then do itself, the stream)."""
+        if isinstance(tile, MatvecTile) and not isinstance(x, torch.Tensor):
+            return stream, {"norm": weight, "eps": eps}, stream
+        if isinstance(tile, SkinnyTile) and isinstance(x, BegunNorm):
+            assert x.norm is weight, "linear_add was told of another norm"
+            return x, {"eps": eps}, stream
         normed, stream = self.norm(x, stream, weight, eps)
-        if tile is None:
-            return self.gated(linear(normed), activation), stream
-        return _product(normed, linear, tile, activation=activation), stream
+        return normed, {}, stream
 
     def linear_add(
-        self, x: torch.Tensor, stream: torch.Tensor, linear: Linear
-    ) -> tuple[torch.Tensor | None, torch.Tensor]:
+        self, x: torch.Tensor, stream: torch.Tensor, linear: Linear, norm: torch.Tensor | None
+    ) -> tuple[Pending, torch.Tensor]:
         tile = self._tile(x, linear, False)
-        if tile is not None:
-            return None, _product(x, linear, tile, residual=stream)
-        if isinstance(linear, DenseLinear) and linear.bias is None and x.dtype != torch.float32:
-            return None, stream.addmm_(x, linear.weight.t())
-        return linear(x), stream
+        if not isinstance(linear, DenseLinear):
+            return linear(x), stream
+        if isinstance(tile, LibraryProduct):
+            if linear.bias is not None or x.dtype == torch.float32:
+                return _product(x, linear, tile), stream
+            with preferring(tile):
+                return None, stream.addmm_(x, linear.weight.t())
+        if norm is not None and isinstance(tile, SkinnyTile) and can_begin_norm(stream, tile):
+            return skinny_add(x, linear.weight, linear.bias, residual=stream, norm=norm, tile=tile), stream
+        return None, _product(x, linear, tile, residual=stream)
 
     def linear(self, x: torch.Tensor, linear: Linear) -> torch.Tensor:
-        tile = self._tile(x, linear, False)
-        return linear(x) if tile is None else _product(x, linear, tile)
+        return _product(x, linear, self._tile(x, linear, False))
 
-    def _tile(self, x: torch.Tensor, linear: Linear, gated: bool) -> Tile | None:
-        """How a kernel of ours shall multiply; None where torch's product is to be used."""
-        tokens = x.shape[0]
-        if not 0 < tokens <= MAX_TOKENS or x.dtype == torch.float32 or not isinstance(linear, DenseLinear):
-            return None
+    def _tile(self, x: torch.Tensor, linear: Linear, gated: bool) -> Tile:
+        """Who shall multiply, and how."""
+        tokens = min(x.shape[0], MANY_TOKENS)
+        if not tokens or x.dtype == torch.float32 or not isinstance(linear, DenseLinear):
+            return LibraryProduct()
         outer, inner = linear.weight.shape
         key = (tokens, outer, inner, gated)
         if key not in self._tiles:
             sizes = {"tokens": tokens, "outer": outer // 2 if gated else outer, "inner": inner}
-            few = matvec_tile(chip(x.device), **sizes, gated=gated)
-            self._tiles[key] = few or skinny_tile(chip(x.device), **sizes, gated=gated)
+            of = chip(x.device)
+            tile: Tile | None = matvec_tile(of, **sizes, gated=gated)
+            if tile is None and tokens <= MAX_TOKENS:
+                tile = skinny_tile(of, **sizes, gated=gated)
+            self._tiles[key] = tile or library_product(of, **sizes, gated=gated)
         return self._tiles[key]
 
 
-def _product(x: torch.Tensor, linear: Linear, tile: Tile, **more: Any) -> torch.Tensor:
-    """By the kernel that `tile` is for; `more` is what else the kernel shall do."""
-    assert isinstance(linear, DenseLinear)
+def _product(x: torch.Tensor | BegunNorm, linear: Linear, tile: Tile, **more: Any) -> torch.Tensor:
+    """By whatever `tile` is for; `more` is what else a kernel of ours shall do."""
+    if isinstance(tile, SkinnyTile):
+        assert isinstance(linear, DenseLinear)
+        return skinny_linear(x, linear.weight, linear.bias, tile=tile, **more)
+    assert isinstance(x, torch.Tensor)
     if isinstance(tile, MatvecTile):
+        assert isinstance(linear, DenseLinear)
         return matvec(x, linear.weight, linear.bias, tile=tile, **more)
-    return skinny_linear(x, linear.weight, linear.bias, tile=tile, **more)
+    with preferring(tile):
+        return linear(x)

@@ -45,6 +45,8 @@ class Decoder:
         self.embedding = weights.embedding("model.embed_tokens")
         self.embedding_scale = torch.tensor(spec.embedding_scale, dtype=weights.dtype).item()
         self.layers = [self._layer(weights, i) for i in range(spec.num_layers)]
+        #: the norm with which the layer behind each begins; the last norm's result is the decoder's own
+        self.next_norms = [*(layer.before_attention for layer in self.layers[1:]), None]
         self.norm = weights.norm("model.norm", spec.norm_offset)
         self.head = self.embedding.head() if spec.tie_embeddings else weights.linear("", ["lm_head"])
         self.ropes: list[tuple[RopeSpec, torch.Tensor, float]] = []
@@ -117,23 +119,30 @@ class Decoder:
         """The residual stream [T, hidden] → [T or S, hidden] after the final norm."""
         # a recording of the layers brings a batch of its own
         context, ops, eps = replace(current(), batch=batch), self.ops, self.spec.norm_eps
-        x: torch.Tensor | None = None
-        for layer, rope, (k_cache, v_cache) in zip(self.layers, self.rope_of, context.kv, strict=True):
+        x: Any = None  # what the stream lacks, see `Ops`
+        for layer, rope, (k_cache, v_cache), next_norm in zip(
+            self.layers, self.rope_of, context.kv, self.next_norms, strict=True
+        ):
             qkv, stream = ops.norm_linear(x, stream, layer.before_attention, eps, layer.qkv)
             out = ops.attend(qkv, layer.attention, rotations[rope], k_cache, v_cache, context).flatten(1)
             if batch.wanted is not None and layer is self.layers[-1]:
                 out, stream = ops.take(out, batch.wanted), ops.take(stream, batch.wanted)
-            x, stream = self._add(out, stream, layer.output, layer.after_attention)
+            x, stream = self._add(out, stream, layer.output, layer.after_attention, layer.before_mlp)
             out, stream = ops.norm_gated(x, stream, layer.before_mlp, eps, layer.gate_up, self.spec.activation)
-            x, stream = self._add(out, stream, layer.down, layer.after_mlp)
+            x, stream = self._add(out, stream, layer.down, layer.after_mlp, next_norm)
         return ops.norm(x, stream, self.norm, eps)[0]
 
     def _add(
-        self, x: torch.Tensor, stream: torch.Tensor, linear: Linear, norm: torch.Tensor | None
-    ) -> tuple[torch.Tensor | None, torch.Tensor]:
+        self,
+        x: torch.Tensor,
+        stream: torch.Tensor,
+        linear: Linear,
+        norm: torch.Tensor | None,
+        next_norm: torch.Tensor | None,
+    ) -> tuple[Any, torch.Tensor]:
         """End a part of a layer: its last linear, in the sandwich families normed, goes to the stream."""
         if norm is None:
-            return self.ops.linear_add(x, stream, linear)
+            return self.ops.linear_add(x, stream, linear, next_norm)
         return self.ops.rms_norm(linear(x), norm, self.spec.norm_eps), stream
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -9,18 +10,46 @@ import numpy as np
 import torch
 
 
-class _Recorded:
-    """A value whose copies home are complete once `event` has passed, or the exception raised instead."""
+class _Failed:
+    """Work that raised when it was submitted."""
 
-    def __init__(self, value: Any, event: torch.Event | None, error: Exception | None) -> None:
-        self._value, self._event, self._error = value, event, error
+    def __init__(self, error: Exception) -> None:
+        self._error = error
 
     def wait(self) -> Any:
-        if self._error is not None:
-            raise self._error
-        assert self._event is not None
-        self._event.synchronize()
+        raise self._error
+
+
+class _Recorded:
+    """A value whose copies home are complete once `event` has passed; the event then goes to the `spare` ones."""
+
+    def __init__(self, value: Any, event: torch.Event, spare: list[torch.Event]) -> None:
+        self._value, self._spare = value, spare
+        self._event: torch.Event | None = event
+
+    def wait(self) -> Any:
+        if self._event is not None:
+            self._event.synchronize()
+            self._spare.append(self._event)
+            self._event = None
         return self._value
+
+
+class _Stage:
+    """Pinned memory that an array waits in until it has been copied; kept, since pinning takes long."""
+
+    def __init__(self) -> None:
+        self._memory = torch.empty(0, dtype=torch.uint8)
+        self.copied = torch.cuda.Event()
+
+    def hold(self, array: np.ndarray) -> torch.Tensor:
+        source = torch.from_numpy(array)
+        self.copied.synchronize()
+        if len(self._memory) < array.nbytes:
+            self._memory = torch.empty(2 * array.nbytes, dtype=torch.uint8, pin_memory=True)
+        host = self._memory[: array.nbytes].view(source.dtype).view(source.shape)
+        np.copyto(host.numpy(), array)
+        return host
 
 
 class AcceleratorPlatform:
@@ -36,6 +65,9 @@ class AcceleratorPlatform:
         self._pins = self.device.type in ("cuda", "xpu")
         self._side = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         """copies large inputs while the stream computes"""
+        self._stages = deque(_Stage() for _ in range(2 if self._side is not None else 0))
+        self._events: list[torch.Event] = []
+        """have passed and been waited for: making one for every step takes longer than recording it"""
 
     def describe(self) -> str:
         module = getattr(torch, self.device.type, None)
@@ -53,14 +85,14 @@ class AcceleratorPlatform:
         """The checkpoint's own."""
         return getattr(torch, checkpoint)
 
-    def submit(self, work: Callable[[], Any]) -> _Recorded:
+    def submit(self, work: Callable[[], Any]) -> _Recorded | _Failed:
         try:
             value = work()
-            event = torch.Event(self.device)
+            event = self._events.pop() if self._events else torch.Event(self.device)
             event.record(torch.accelerator.current_stream())
         except Exception as error:
-            return _Recorded(None, None, error)
-        return _Recorded(value, event, None)
+            return _Failed(error)
+        return _Recorded(value, event, self._events)
 
     def upload(self, array: np.ndarray) -> torch.Tensor:
         tensor = torch.from_numpy(array)
@@ -72,9 +104,12 @@ class AcceleratorPlatform:
     def upload_beside(self, array: np.ndarray) -> torch.Tensor:
         if self._side is None:
             return self.upload(array)
-        host, stream = torch.from_numpy(array).pin_memory(), torch.cuda.current_stream()
+        stage, stream = self._stages.popleft(), torch.cuda.current_stream()
+        self._stages.append(stage)
+        host = stage.hold(array)
         with torch.cuda.stream(self._side):
             tensor = host.to(self.device, non_blocking=True)
+            stage.copied.record()
         stream.wait_stream(self._side)
         tensor.record_stream(stream)  # its memory is the other stream's, which would use it again too early
         return tensor

@@ -6,9 +6,8 @@ Must not know rows' places, pages or plans' layout: it is told which requests, a
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import NoReturn
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy.typing as npt
 
 from radixlang.errors import RequestError
 from radixlang.grammar.errors import GrammarError, GrammarFailure
+from radixlang.grammar.filling import Filling, together
 from radixlang.grammar.grammar import Grammar, GrammarState, Mask
 from radixlang.grammar.manager import GrammarManager
 from radixlang.grammar.tables import AutomatonTable
@@ -28,10 +28,6 @@ from radixlang.scheduler.slots import AutomatonSlots
 log = get_logger(__name__)
 
 WAIT = "grammar"
-ALONE = 4
-"""so few masks are not worth handing to other threads"""
-THREADS = 8
-"""most threads that fill masks"""
 SEARCHING = 16
 """constrained requests up to which each is searched for forced tokens as soon as one is drawn: it takes 0.1 ms of
 the host's time a request, and saves a step where it finds some"""
@@ -39,7 +35,59 @@ STRETCH = 3
 """tokens that may be forced at once in constraints that the device follows: jumping over more is faster"""
 
 
-class Constraints:
+class Unconstrained:
+    """An engine that serves no constraints: nobody has one, and there is nothing to do."""
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for their grammars."""
+        return 0
+
+    def begin(self, request: Request, spec: GrammarSpec) -> None:
+        """Make the request wait until its constraint is compiled.
+
+        Raises:
+            RequestError: this engine serves none.
+        """
+        raise RequestError("Constraints need a tokenizer; this server runs with --skip-tokenizer-init.")
+
+    def forget(self, request: Request) -> None:
+        """The request has ended."""
+
+    def settle(self) -> list[tuple[Request, str, bool]]:
+        """Let those go whose constraints are compiled → requests that cannot have theirs, why, and whether that is
+        our fault."""
+        return []
+
+    def enter(self, request: Request) -> None:
+        """The request is about to get a row."""
+
+    def leave(self, request: Request) -> None:
+        """The request gives its row back."""
+
+    def take_actions(self) -> tuple[Action, ...]:
+        """What the device must load before the rows that `enter` was told of are set up."""
+        return ()
+
+    def distrust(self) -> None:
+        """A step raised, and all requests have left their rows: the device may have loaded nothing."""
+
+    def counters(self) -> dict[str, float]:
+        """Totals since the start, named as on the metrics page."""
+        return {}
+
+    def take_times(self) -> dict[str, list[float]]:
+        """Durations in seconds, told once, by the name of their histogram on the metrics page."""
+        return {}
+
+    def warm_up(self) -> None:
+        """Prepare what all compilations need."""
+
+    def close(self) -> None:
+        """End the threads."""
+
+
+class Constraints(Unconstrained):
     """`manager` compiles; `jump`: tokens that must follow are written without asking the model; `slots`: automata
     that the device can follow at a time."""
 
@@ -47,8 +95,6 @@ class Constraints:
         self._manager = manager
         self._jump = jump
         self._compiling: dict[str, tuple[Request, GrammarSpec, Future[Grammar]]] = {}
-        self._threads = min(THREADS, os.cpu_count() or 1)
-        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="masks")
         self._rows: npt.NDArray[np.int32] = np.empty((0, 0), np.int32)
         """what `masks` fills"""
         self._slots = AutomatonSlots(slots, lambda: manager.vocabulary) if slots else None
@@ -57,11 +103,9 @@ class Constraints:
 
     @property
     def waiting(self) -> int:
-        """Requests that wait for their grammars."""
         return len(self._compiling)
 
     def begin(self, request: Request, spec: GrammarSpec) -> None:
-        """Make the request wait until its constraint is compiled."""
         self._compiling[request.rid] = (request, spec, self._manager.get(spec))
         self._requests += 1
         request.waits[WAIT] = None
@@ -77,8 +121,6 @@ class Constraints:
             self._manager.drop(spec)
 
     def settle(self) -> list[tuple[Request, str, bool]]:
-        """Let those go whose constraints are compiled → requests that cannot have theirs, why, and whether that is
-        our fault."""
         failed = []
         for rid, (request, spec, future) in list(self._compiling.items()):
             if not future.done():
@@ -115,16 +157,13 @@ class Constraints:
             _grammar(request).accept(token)
 
     def leave(self, request: Request) -> None:
-        """The request gives its row back."""
         if self._slots is not None:
             self._slots.leave(request)
 
     def take_actions(self) -> tuple[Action, ...]:
-        """What the device must load before the rows that `enter` was told of are set up."""
         return self._slots.take_actions() if self._slots is not None else ()
 
     def distrust(self) -> None:
-        """A step raised, and all requests have left their rows: the device may have loaded nothing."""
         if self._slots is not None:
             self._slots.forget()
 
@@ -196,7 +235,7 @@ class Constraints:
         self._missed += 1
 
     def masks(
-        self, rows: list[tuple[Request, GrammarState | None, int] | None]
+        self, rows: Sequence[tuple[Request, GrammarState | None, int] | None]
     ) -> tuple[np.ndarray, list[tuple[Request, str, bool]]]:
         """Masks [n, words] for a token of each request, given with the state in front of it and the number of
         output tokens there (None: everything is allowed), and which have none, why, and whether that is our fault.
@@ -209,46 +248,29 @@ class Constraints:
         if len(self._rows) < len(rows):  # fresh memory costs a page fault every 4 KiB
             self._rows = np.empty((len(rows), vocabulary.words), np.int32)
         masks = self._rows[: len(rows)]
-        failed: list[tuple[Request, str, bool]] = []
-
-        def fill(at: int) -> None:
-            row = rows[at]
+        bound, fillings = [], []
+        for row, mask in zip(rows, masks, strict=True):
             if row is None:
-                masks[at] = -1
-                return
-            request, grammar, made = row
-            try:
-                assert grammar is not None
-                grammar.fill(masks[at])
-                early = made < request.least
-                if early or request.ignores_eos:
-                    _leave_out(masks[at], {*vocabulary.eos_ids, *(request.ends if early else ())})
-            except BaseException as error:
-                masks[at] = -1
-                failed.append((request, *_told(error)))
-
-        if len(rows) <= ALONE or self._threads == 1:
-            for at in range(len(rows)):
-                fill(at)
-        else:
-            self._share(fill, len(rows))
+                mask[:] = -1
+            else:
+                bound.append((row[0], mask))
+                fillings.append(self._filling(*row, mask))
+        failed = []
+        for at, error in together(fillings).items():
+            request, mask = bound[at]
+            mask[:] = -1
+            failed.append((request, *_told(error)))
         return masks, failed
 
-    def _share(self, work: Callable[[int], None], count: int) -> None:
-        """Let the pool and this thread do `work(0)` … `work(count - 1)`: whoever is free takes the next."""
-        left = iter(range(count))  # `next` on it is one step of the interpreter
-
-        def some() -> None:
-            for at in left:
-                work(at)
-
-        others = [self._pool.submit(some) for _ in range(self._threads - 1)]
-        some()
-        for other in others:
-            other.result()
+    def _filling(self, request: Request, grammar: GrammarState | None, made: int, row: Mask) -> Filling[None]:
+        assert grammar is not None
+        yield from grammar.filling(row)
+        early = made < request.least
+        if early or request.ignores_eos:
+            eos_ids = self._manager.vocabulary.eos_ids
+            _leave_out(row, {*eos_ids, *(request.ends if early else ())})
 
     def counters(self) -> dict[str, float]:
-        """Totals since the start, named as on the metrics page."""
         return {
             "num_grammar_total": float(self._requests),
             "num_grammar_cache_hit_total": float(self._manager.hits),
@@ -260,18 +282,15 @@ class Constraints:
             "grammar_vetoed_tokens_total": float(self._vetoes),
         }
 
-    def take_times(self) -> list[float]:
-        """Seconds that each compilation took, told once."""
-        return self._manager.take_times()
+    def take_times(self) -> dict[str, list[float]]:
+        return {"grammar_compilation_time_seconds": self._manager.take_times()}
 
     def warm_up(self) -> None:
-        """Have the manager make what all compilations need."""
         self._manager.warm_up()
 
     def close(self) -> None:
         """End the threads. A compilation that has begun is waited for: it has its limits."""
         self._manager.close()
-        self._pool.shutdown()
 
 
 def _grammar(request: Request) -> GrammarState:
@@ -303,8 +322,3 @@ def _told(error: BaseException) -> tuple[str, bool]:
 def _fail(error: BaseException) -> NoReturn:
     sentence, ours = _told(error)
     raise GrammarFailure(sentence, ours) from error
-
-
-def no_constraints() -> RequestError:
-    """What a request with a constraint is told by an engine that knows no tokens."""
-    return RequestError("Constraints need a tokenizer; this server runs with --skip-tokenizer-init.")

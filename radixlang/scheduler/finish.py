@@ -27,9 +27,10 @@ def finish_reason(request: Request, token: int, size: int, ended: bool = False) 
 
 
 class News:
-    """The columns of a `Tokens` message in the making."""
+    """The columns of a `Tokens` message in the making; it is `now`."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: float) -> None:
+        self._now = now
         self.rids: list[str] = []
         self.size = 0
         """tokens"""
@@ -49,23 +50,23 @@ class News:
         self.finishes += [None] * count
         self.metas += [None] * count
 
-    def tokens(self, request: Request, tokens: list[int], reason: dict[str, Any] | None, now: float) -> None:
+    def tokens(self, request: Request, tokens: list[int], reason: dict[str, Any] | None) -> None:
         """Some more tokens of a request, at least one."""
         self._add(tokens)
-        self._entry(request, len(tokens), reason, now)
+        self._entry(request, len(tokens), reason)
 
-    def ending(self, request: Request, reason: dict[str, Any], now: float) -> None:
+    def ending(self, request: Request, reason: dict[str, Any]) -> None:
         """The end of a request without a token."""
-        self._entry(request, 0, reason, now)
+        self._entry(request, 0, reason)
 
     def _add(self, tokens: list[int] | Ints) -> None:
         self._ids.append(pack_ids(tokens))
         self.size += len(tokens)
 
-    def _entry(self, request: Request, count: int, reason: dict[str, Any] | None, now: float) -> None:
+    def _entry(self, request: Request, count: int, reason: dict[str, Any] | None) -> None:
         first = not request.first_token_time
         if first:
-            request.first_token_time = now
+            request.first_token_time = self._now
             if request.logprobs is not None:
                 kept = request.logprobs.take()
                 if kept is not None:

@@ -50,6 +50,8 @@ class SchedulerLimits:
     """how long a request waits for storage: see `lower_tiers.PREFETCH_POLICIES`"""
     least_load: int = 0
     """tokens; what lower tiers have of a prefix is computed when it is less: a fetch costs its request a step"""
+    hidden_load: float = 0.0
+    """tokens that are copied from host memory in the time in which one is computed"""
     encoder: bool = False
     """the model attends both ways and only embeds: a prompt is computed in one grant, nothing is cached"""
 

@@ -1,10 +1,12 @@
 """What requests have to do with the tiers below the device's memory.
 
-A prefix that goes on in host memory is loaded before its request is admitted; one that goes on in storage is read
-into host memory while the request waits in the queue. Both are waits of the request, so that others compute
-meanwhile, and both are done once for each admission: pages that are lost again are computed.
+A prefix that goes on in host memory is loaded before its request is admitted, or with its first step, layer by
+layer; one that goes on in storage is read into host memory while the request waits in the queue. What comes before
+the admission is a wait of the request, so that others compute meanwhile. Both are done once for each admission:
+pages that are lost again are computed.
 
     arrival ──▶ wait "storage": read into host memory ──▶ admission: match ──▶ wait "pages": load ──▶ admission
+                                                                       └────▶ layered load with the first step
 
 `DeviceOnly` is the same with nothing below the device. Must not know how copies and files work.
 """
@@ -62,9 +64,10 @@ class LowerTiers(Protocol):
         """Take in what has come. → whether a request waits no more"""
         ...
 
-    def fetch(self, request: Request, match: Match, cap: int) -> bool:
-        """Load what goes on behind the (locked) match, among the first `cap` tokens. → whether the request has to
-        wait for that; the match is then the fetch's."""
+    def fetch(self, request: Request, match: Match, cap: int, beside: int) -> Match | None:
+        """Load what goes on behind the (locked) match, among the first `cap` tokens; the step computes `beside`
+        tokens of other prompts. → the match, longer if the load comes with this step. None: the request has to
+        wait for it, and the match is the fetch's."""
         ...
 
     def admitted(self, request: Request, cached: int) -> None:
@@ -119,8 +122,8 @@ class DeviceOnly:
     def begin(self, now: float) -> bool:
         return False
 
-    def fetch(self, request: Request, match: Match, cap: int) -> bool:
-        return False
+    def fetch(self, request: Request, match: Match, cap: int, beside: int) -> Match | None:
+        return match
 
     def admitted(self, request: Request, cached: int) -> None: ...
 
@@ -148,16 +151,25 @@ class DeviceOnly:
 class HostAndStorage:
     """Host memory, and storage if `tiers` has one."""
 
-    def __init__(self, tiers: Tiers, pages: Pages, limits: SchedulerLimits) -> None:
+    def __init__(
+        self, tiers: Tiers, pages: Pages, limits: SchedulerLimits, can_decode: Callable[[], bool]
+    ) -> None:
+        """`can_decode`: whether some row would decode if there were no prompts."""
         assert limits.prefetch in PREFETCH_POLICIES, limits.prefetch
         self._tiers = tiers
         self._pages = pages
+        self._can_decode = can_decode
         self._policy = limits.prefetch
+        self._budget = limits.prompt_budget
+        self.hidden_load = limits.hidden_load
+        """see `SchedulerLimits`"""
         self.least = max(1, limits.pages_for(limits.least_load))
         """pages that are worth the wait"""
         self._prefetches: dict[str, tuple[Request, Prefetch, float]] = {}
         """by request id, until it is admitted or ends: what is read for it, and until when it waits"""
         self.fetches: list[Fetch] = []
+        self._with_step = 0
+        """pages of the layered loads of the plan in the making"""
         self._fetched: dict[str, tuple[int, int]] = {}
         """tokens (from host memory, from storage) that were loaded for requests that are not admitted yet"""
         self._stored_tokens = 0
@@ -195,6 +207,7 @@ class HostAndStorage:
 
     def begin(self, now: float) -> bool:
         self._tiers.poll()
+        self._with_step = 0
         freed = False
         for request, prefetch, until in self._prefetches.values():
             if STORAGE in request.waits and (prefetch.done or now >= until):
@@ -206,21 +219,41 @@ class HostAndStorage:
             freed = True
         return freed
 
-    def fetch(self, request: Request, match: Match, cap: int) -> bool:
+    def fetch(self, request: Request, match: Match, cap: int, beside: int) -> Match | None:
         if request.rid in self._fetched:
-            return False
+            return match
         size, first = self._pages.size, len(match.pages)
         tokens = request.tokens.view()[: cap - cap % size]
         keys = self._tiers.keys(tokens, request.namespace, request.page_keys[: cap // size])
         load = self._tiers.ahead(keys[first:], self._pages.available, self.least)
         if load is None:
-            return False
+            return match
         pages = self._pages.take(len(load))
         assert pages is not None
-        self._tiers.begin(load, pages)
+        layered = self._comes_with_step(request, match, load, beside)
+        self._tiers.begin(load, pages, layered)
+        if layered:
+            # The step that loads them runs before all later ones: they may go into the tree, and to others, now.
+            self._with_step += len(load)
+            self._note(request, load)
+            return self._pages.lengthen(request, match, pages, cap)
         self.fetches.append(Fetch(request, match, load))
         request.waits[PAGES] = None
-        return True
+        return None
+
+    def _comes_with_step(self, request: Request, match: Match, load: Load, beside: int) -> bool:
+        """Whether the load shall be a part of the step, layer by layer: if what the step computes anyway hides it,
+        or if nothing else is to be computed and it takes no longer than a full step of prompts. Otherwise rows
+        that decode would stand still for it, and of several such loads all would come last."""
+        if request.retractions:  # it may have been such a load that failed
+            return False
+        size = self._pages.size
+        coming = self._with_step + sum(len(fetch.load) for fetch in self.fetches)
+        room = self._budget
+        if coming or beside or self._can_decode():
+            own = request.tokens.size - match.tokens - len(load) * size
+            room = min(beside + own, room)
+        return (coming + len(load)) * size <= self.hidden_load * room
 
     def _arrive(self, fetch: Fetch) -> None:
         """Its pages go into the tree like any others."""
@@ -232,9 +265,13 @@ class HostAndStorage:
             self._pages.pool.free(load.pages)
         self._pages.unmatch(match)
         if fetch.wanted:
-            size = self._pages.size
-            storage = load.from_storage * size
-            self._fetched[request.rid] = (len(load) * size - storage, storage) if load.worked else (0, 0)
+            self._note(request, load if load.worked else None)
+
+    def _note(self, request: Request, load: Load | None) -> None:
+        """What was loaded for a request, if anything: it has had its load."""
+        storage, pages = (load.from_storage, len(load)) if load is not None else (0, 0)
+        size = self._pages.size
+        self._fetched[request.rid] = (pages - storage) * size, storage * size
 
     def admitted(self, request: Request, cached: int) -> None:
         self._release(request)

@@ -186,6 +186,13 @@ class Pages:
         done = self._insert(request, everything, have)
         self.pool.free(everything[have : max(have, done.present // self.size)])
 
+    def lengthen(self, request: Request, match: Match, pages: Ints, cap: int) -> Match:
+        """`adopt`, and lock what the request's first `cap` tokens match then instead of the match."""
+        self.adopt(request, match, pages)
+        longer = self.match(request, cap)
+        self.unmatch(match)
+        return longer
+
     def distrust(self, request: Request) -> None:
         """Like `close`, for a request whose KV may be wrong: its unshared part of the tree goes too."""
         node = request.node

@@ -30,8 +30,11 @@ class Decoders:
 
     rows: Ints
     index: npt.NDArray[np.intp]
-    """`rows` as numpy wants them"""
+    """`rows` as numpy wants them: it converts others at every use"""
+    places: npt.NDArray[np.intp]
+    """0 … n - 1"""
     requests: list[Request]
+    rids: list[str]
     work: Longs
     """as in `Rows`, and so are the next ones"""
     tenants: Longs
@@ -55,7 +58,9 @@ class Decoders:
         return Decoders(
             rows=rows,
             index=self.index[which],
+            places=self.places[:size],
             requests=list(itertools.compress(self.requests, which.tolist())),
+            rids=list(itertools.compress(self.rids, which.tolist())),
             work=self.work[which],
             tenants=self.tenants[which],
             wishes=_places(self.wishes, which),
@@ -194,7 +199,9 @@ class Rows:
         return Decoders(
             rows=numbers,
             index=index,
+            places=np.arange(count),
             requests=self.requests.take(index).tolist(),
+            rids=self.rids.take(index).tolist(),
             work=self.work.take(index),
             tenants=self.tenant.take(index),
             wishes=_indexes(self.wishes.take(index)),
@@ -207,7 +214,7 @@ class Rows:
 
     # ---- tokens ----
 
-    def append(self, rows: Ints, tokens: Ints) -> Bools:
+    def append(self, rows: npt.NDArray[np.intp], tokens: Ints) -> Bools:
         """One more token for each of distinct rows → [n] which of them need a look: see `look_from`, and ends."""
         made = self.made.take(rows)
         self.outputs[rows, made] = tokens
@@ -260,3 +267,18 @@ class Rows:
         """Put one page id to the end, at `indexes`, of each of distinct rows."""
         self.pages[rows, indexes] = pages
         self.capacity[rows] += self._page_size
+
+    def check(self) -> None:
+        """Assert what must hold between the columns."""
+        assert len(self.running) + self.available + self.lent == self.count, "a row is lost"
+        assert not self.made[self.tenant == 0].any(), "a free row has tokens"
+        bound = [request.grammar is not None and request.table is None for request in self.running.values()]
+        assert self.bound == sum(bound), "grammars are miscounted"
+        for row, request in self.running.items():
+            computed, length = int(self.computed[row]), int(self.length[row])
+            assert request.state is State.RUNNING
+            assert request.row == row
+            assert computed <= length <= max(request.limit, request.prompt_length), "more computed than exists"
+            assert self.known(request) <= length, "more tokens known than exist"
+            assert computed <= self.capacity[row], "KV without pages"
+            assert request.shared * self._page_size <= computed, "shared pages that are not computed"

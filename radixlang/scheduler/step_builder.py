@@ -12,6 +12,7 @@ from radixlang.scheduler.request import Request
 from radixlang.scheduler.rows import Decoders, Rows
 
 _EMPTY: Ints = np.zeros(0, np.int32)
+_NO_TENANTS: npt.NDArray[np.int64] = np.zeros(0, np.int64)
 _NO_ENTRIES: Ints = np.zeros((0, 3), np.int32)
 
 Item = TypeVar("Item", bound=np.generic)
@@ -20,10 +21,13 @@ Item = TypeVar("Item", bound=np.generic)
 class StepBuilder:
     """Rows in the order of their grants: first those that go on decoding, then parts of prompts."""
 
-    def __init__(self) -> None:
+    def __init__(self, number: int, budget: int) -> None:
+        self.number = number
+        self.budget = budget
+        """prompt tokens that it may still hold"""
         self.requests: list[Request] = []
         """by plan index"""
-        self.tenants: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+        self.tenants = _NO_TENANTS
         """by plan index, the rows' tenants (see `Rows.tenant`) when the plan was made"""
         self.given = 0
         """`Rows.given` at that time"""
@@ -31,6 +35,8 @@ class StepBuilder:
         """plan indexes of requests that end with this step without a token"""
         self.drafts: set[int] = set()
         """plan indexes whose draws tell whether a draft holds"""
+        self.alone: Decoders | None = None
+        """its rows, if all of them decode; set when the plan is made"""
         self.prompt_tokens = 0
         self._decoders: Decoders | None = None
         self._rows: list[Ints] = []
@@ -135,9 +141,7 @@ class StepBuilder:
             if state is not None and wish.first_logit >= 0:
                 state.next = min(state.next, wish.first_logit)
 
-    def build(
-        self, step: int, actions: tuple[Action, ...], transfers: tuple[Transfer, ...], columns: Rows
-    ) -> StepPlan:
+    def build(self, actions: tuple[Action, ...], transfers: tuple[Transfer, ...], columns: Rows) -> StepPlan:
         """The plan of what was granted; there may be no rows, but transfers."""
         self.given = columns.given
         if self._copies:
@@ -147,6 +151,7 @@ class StepBuilder:
             self._samples = [np.zeros(0, np.bool_)]
         rows, samples = _joined(self._rows), _joined(self._samples)
         if self._decoders is not None and len(self._rows) == 1:
+            self.alone = self._decoders
             pools, masked, self.tenants = self._decoders.pools, self._decoders.masked, self._decoders.tenants
         else:
             pools = np.zeros(self.size, np.bool_)
@@ -154,7 +159,7 @@ class StepBuilder:
             masked = np.flatnonzero(samples & columns.constrained[rows]).astype(np.int32)
             self.tenants = columns.tenant[rows]
         return StepPlan(
-            step=step,
+            step=self.number,
             rows=rows,
             starts=_joined(self._starts),
             counts=_joined(self._counts),

@@ -34,26 +34,26 @@ class LeapScheduler(Scheduler):
 
     def calm(self) -> Calm | None:
         """None when the next step must be planned."""
-        if self._filling or self._jumping or self._suspects or self._actions:
+        if not self.steady or len(self.flights) > 1:
             return None
-        columns, decoders, flights = self._rows, self._current_decoders(), len(self._flights)
+        columns, decoders, flights = self.rows, self.phases.decoders(), len(self.flights)
         rows = decoders.index
-        if not len(rows) or len(rows) < len(self._decoding) or flights > 1:
+        if not len(rows) or len(rows) < len(self.phases.decoding):
             return None
         # A row whose next token is looked at by itself, such as its first, has no calm step.
         steps = int((columns.look_from.take(rows) - columns.made.take(rows)).min()) - 1
-        if len(self._queue):
+        if len(self.queue):
             if self.limits.queue_timeout is not None:
                 return None
             if columns.available:
-                steps = min(steps, self._retry_step - self._step)
-        for step in self._flights.values():
+                steps = min(steps, self.admission.retry_step - self.next_step)
+        for step in self.flights.values():
             # What is on its way must be such a step of the same rows: it becomes the last of the steps leapt over.
             same = len(step.tenants) == len(rows) and bool((step.tenants == decoders.tenants).all())
             if step.prompt_tokens or step.ending or not same:
                 return None
         computed = columns.computed.take(rows)
-        while steps > 0 and self._pages_in(rows, computed, steps).sum() > self._pages.available:
+        while steps > 0 and self._pages_in(rows, computed, steps).sum() > self.pages.available:
             steps //= 2
         if steps < 1:
             return None
@@ -62,16 +62,16 @@ class LeapScheduler(Scheduler):
     def _pages_in(self, rows: npt.NDArray[np.intp], computed: Longs, steps: int) -> Longs:
         """Pages that each row lacks for the tokens of so many steps."""
         size = self.limits.page_size
-        missing: Longs = -(-(computed + steps) // size) - self._rows.capacity[rows] // size
+        missing: Longs = -(-(computed + steps) // size) - self.rows.capacity[rows] // size
         return np.maximum(missing, 0)
 
     def leap(self, calm: Calm, steps: int, tokens: Ints) -> None:
         """Take `steps` of the calm steps. `tokens` [rows, steps]: what the rows are told from `calm.known` on."""
-        columns, rows = self._rows, calm.rows
+        columns, rows = self.rows, calm.rows
         counts = self._pages_in(rows, calm.computed, steps)
-        self._pages.begin_step()
+        self.pages.begin_step()
         if counts.any():
-            pages = self._pages.take(int(counts.sum()))
+            pages = self.pages.take(int(counts.sum()))
             assert pages is not None
             owners = np.repeat(rows, counts)
             first = np.repeat(columns.capacity[rows] // self.limits.page_size, counts)
@@ -84,6 +84,4 @@ class LeapScheduler(Scheduler):
         columns.computed[rows] += steps
         columns.length[rows] += steps
         self.totals.generation_tokens += steps * len(rows)
-        self._ratio.step(steps)
-        self._prompt_steps = 0
-        self._step += steps
+        self.skip_decodes(steps)

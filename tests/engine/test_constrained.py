@@ -26,7 +26,7 @@ from tests.engine.text_model import WIDTH, make_text_model
 def drafts_in_any_company() -> Iterator[None]:
     """Whatever runs beside: the more turns a text takes, the more can go wrong."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("radixlang.scheduler.scheduler.DRAFTING", 1000)
+        patch.setattr("radixlang.scheduler.drafts.DRAFTING", 1000)
         yield
 
 

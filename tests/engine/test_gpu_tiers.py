@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
+from radixlang.executor.copies import CudaCopies
 from radixlang.llm import Engine
 
 pytestmark = pytest.mark.gpu
@@ -53,6 +55,45 @@ def test_a_working_set_beyond_the_pool(smollm2_path, prompts, answers, policy, o
             assert texts == answers
         if policy != "write_through_selective":  # hardly anything is used twice before it is evicted
             assert found["host"] > 0.8 * 300 * len(prompts)
+        assert engine.flush_cache()
+        engine.ring.engine.scheduler.check()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"disable_overlap_schedule": True},
+        {"disable_cuda_graph": True},
+        {"page_size": 1, "disable_cuda_graph": True, "disable_overlap_schedule": True},
+    ],
+)
+def test_pages_that_come_layer_by_layer(smollm2_path, prompts, answers, options, monkeypatch):
+    """One request at a time, so that its pages come with its first step; every part of them some milliseconds
+    late."""
+    load, begin, layered = CudaCopies._load, CudaCopies._begin_layered, []
+
+    def late(self, *args):
+        torch.cuda._sleep(5_000_000)
+        load(self, *args)
+
+    def noted(self, loads):
+        layered.append(len(loads))
+        begin(self, loads)
+
+    tiers = {"enable_hierarchical_cache": True, "hicache_size": 2}
+    with engine_for(smollm2_path, max_total_tokens=2400, **tiers, **options) as engine:
+        monkeypatch.setattr(CudaCopies, "_load", late)
+        monkeypatch.setattr(CudaCopies, "_begin_layered", noted)
+        found = 0
+        for _ in range(2):
+            found = 0
+            for prompt, answer in zip(prompts, answers, strict=True):
+                texts, tiers_of = ask(engine, [prompt])
+                assert texts == [answer]
+                found += tiers_of["host"]
+        assert found > 0.8 * 300 * len(prompts)
+        assert len(layered) > 0.8 * len(prompts)
         assert engine.flush_cache()
         engine.ring.engine.scheduler.check()
 

@@ -132,7 +132,7 @@ def test_it_changes_no_text(smollm2_path: Path, options: dict[str, Any], monkeyp
             max_total_tokens=POOL,
             context_length=CONTEXT,
             max_running_requests=RUNNING,
-            enable_tree_attention=on,
+            disable_tree_attention=not on,
             **{"page_size": PAGE, **options},
         ) as engine:
             turns = [engine.generate(input_ids=ids, sampling_params=sampling) for _ in range(2)]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from radixlang.attention.torch import TorchAttention
 from radixlang.config import Config
 from radixlang.errors import ConfigError
 from radixlang.executor.copies import CpuCopies, CudaCopies, runs
@@ -83,6 +84,67 @@ def test_a_sequence_goes_on_from_pages_that_were_away() -> None:
     plan = host.plan([(again, 2)], transfers=(LoadPages(2, ints(6, 1), ints(100, 101)), AwaitCopies((2,))))
     assert executor.result(executor.launch(plan)).tokens.tolist() == model.greedy(prompt, 1)
     assert executor.copies.finished() == [(1, True), (2, True)]
+    executor.close()
+
+
+class LateCopies(CpuCopies):
+    """Copies that are as late as may be: a layer's part of a layered load comes when the step takes that layer."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.log: list[tuple[str, int]] = []
+
+    def run(self, transfers: tuple[Any, ...]) -> Any:
+        self.late = [load for load in transfers if isinstance(load, LoadPages) and load.layered]
+        kv = super().run(tuple(transfer for transfer in transfers if transfer not in self.late))
+        return self if self.late else kv
+
+    def __getitem__(self, layer: int) -> Any:
+        self.log.append(("copied", layer))
+        for load in self.late:
+            pages, slots = load.pages.tolist(), load.slots.tolist()
+            for part in (2 * layer, 2 * layer + 1):
+                self._caches[part][pages] = self._blocks[slots, part]
+        return self.gated[layer]
+
+
+def test_layers_are_computed_while_later_ones_are_copied() -> None:
+    model = TinyModel()
+    log: list[tuple[str, int]] = []
+
+    class Noting(TorchAttention):
+        def forward(self, layer: Any, *args: Any) -> torch.Tensor:
+            log.append(("computed", model.layers.index(layer)))
+            return super().forward(layer, *args)
+
+    executor = make_executor(model, attention=Noting)
+    executor.host = HostPool(executor.pool, 8, pinned=False)
+    copies = executor.copies = LateCopies(executor.pool, executor.host, executor.platform)
+    copies.log = log
+    host, prompt = Host(4), [5, 6, 7, 8, 9, 10, 11, 12, 13, 14]
+    row = Row(1, list(prompt))
+    executor.result(executor.launch(host.plan([(row, 10)], transfers=())))
+    host.step += 1
+    executor.result(executor.launch(bare(host.step, StorePages(1, ints(*row.pages[:2]), ints(6, 1)))))
+    log.clear()
+    again, other = Row(3, list(prompt), computed=8, pages=[100, 101]), Row(4, [40, 41, 42])
+    load = LoadPages(2, ints(6, 1), ints(100, 101), layered=True)
+    result = executor.result(executor.launch(host.plan([(again, 2), (other, 3)], transfers=(load,))))
+    assert result.tokens.tolist() == [*model.greedy(prompt, 1), *model.greedy([40, 41, 42], 1)]
+    assert log == [("copied", 0), ("computed", 0), ("copied", 1), ("computed", 1)]
+    executor.close()
+
+
+def test_a_layered_load_that_fails_fails_its_step() -> None:
+    executor = make_executor(TinyModel())
+    executor.host = HostPool(executor.pool, 8, pinned=False)
+    executor.copies = CpuCopies(executor.pool, executor.host, executor.platform)
+    load = LoadPages(2, ints(77), ints(100), layered=True)
+    plan = Host(4).plan([(Row(3, [5] * 6, computed=4, pages=[100]), 2)], transfers=(load,))
+    assert plan.loads
+    with pytest.raises(IndexError):
+        executor.result(executor.launch(plan))
+    assert executor.copies.finished() == []
     executor.close()
 
 
@@ -162,4 +224,70 @@ def test_cuda_copies_wait_for_steps_and_steps_for_copies() -> None:
         while (value, True) not in copies.finished():
             assert time.monotonic() < deadline
         assert bool((host.blocks.view(torch.bfloat16) == value).all())
+    copies.close()
+
+
+SLEEP = 8_000_000
+"""cycles: some milliseconds"""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("graph", [False, True])
+def test_cuda_layers_are_computed_beside_copies(graph: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies and layers that take equally long, several times over the same gates: each layer sees its pages, and
+    all of it takes little longer than one of the two."""
+    # Import here: graphs come with Triton's kernels.
+    from radixlang.executor.graphs import CudaRecorder
+
+    device = torch.device("cuda")
+    pool = KvPool(spec(), 100, 16, torch.bfloat16, device)
+    host = HostPool(pool, 40, pinned=True)
+    copies = CudaCopies(pool, host, device)
+    copies.warm_up()
+    slots, pages = np.arange(40, dtype=np.int32), np.arange(50, 90, dtype=np.int32)
+    at, sums = torch.from_numpy(pages).long().to(device), torch.zeros(len(pool.layers), 2, device=device)
+    load, groups = CudaCopies._load, len(copies._gates.groups)
+
+    def slow(self: CudaCopies, *args: Any) -> None:
+        torch.cuda._sleep(SLEEP)
+        load(self, *args)
+
+    def step(kv: Any) -> None:
+        for layer, pair in enumerate(kv):
+            torch.cuda._sleep(SLEEP * groups // len(pool.layers))
+            for which, cache in enumerate(pair):
+                sums[layer, which] = cache[at].amin()
+
+    run = CudaRecorder()(lambda: step(copies.gated)) if graph else None
+    if run is not None:
+        run()  # open gates hold nobody up
+    step(pool.layers)
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    step(pool.layers)
+    torch.cuda.synchronize()
+    alone = time.perf_counter() - began
+    monkeypatch.setattr(CudaCopies, "_load", slow)
+    spent = []
+    for turn in range(4):
+        for layer, pair in enumerate(pool.layers):
+            for which, cache in enumerate(pair):
+                cache.fill_(turn + 4 * (2 * layer + which))
+        copies.run((StorePages(2 * turn, pages, slots), AwaitCopies((2 * turn,))))
+        for pair in pool.layers:
+            for cache in pair:
+                cache.fill_(-1)
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        kv = copies.run((LoadPages(2 * turn + 1, slots, pages, layered=True),))
+        if run is None:
+            step(kv)
+        else:
+            run()
+        torch.cuda.synchronize()
+        spent.append(time.perf_counter() - began)
+        expected = turn + 4.0 * torch.arange(2 * len(pool.layers), device=device).view(-1, 2)
+        assert torch.equal(sums, expected)
+    assert sorted(copies.finished()) == [(number, True) for number in range(8)]
+    assert min(spent) < 1.6 * alone, (spent, alone)
     copies.close()

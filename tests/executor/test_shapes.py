@@ -68,16 +68,14 @@ def test_tree_ladder(largest: int) -> None:
     assert len(sizes) < 1.5 * len(decode_shapes(largest)) / 2 + 2
 
 
-def test_tree_attention_is_captured_where_asked_for_and_the_backend_knows_it() -> None:
+def test_tree_attention_is_captured_where_the_backend_knows_it() -> None:
     def of(tree: bool, **flags: bool) -> set[Shape]:
         return {shape for shape in graph_shapes(DeviceConfig(**flags), 64, 0, tree) if shape.tree}
 
-    assert of(True, enable_tree_attention=True) == set(tree_shapes(64))
-    assert of(False, enable_tree_attention=True) == set()
-    assert of(True) == set()
-    asked = DeviceConfig(enable_tree_attention=True)
-    spec, without = TinyModel().spec, graph_shapes(asked, 64, 0)
-    more = graph_bytes(spec, graph_shapes(asked, 64, 0, True), 2) - graph_bytes(spec, without, 2)
+    assert of(True) == set(tree_shapes(64))
+    assert of(False) == of(True, disable_tree_attention=True) == set()
+    spec, without = TinyModel().spec, graph_shapes(DeviceConfig(), 64, 0)
+    more = graph_bytes(spec, graph_shapes(DeviceConfig(), 64, 0, True), 2) - graph_bytes(spec, without, 2)
     assert more > 64 * spec.num_heads * SLOTS * spec.head_dim * 4
 
 

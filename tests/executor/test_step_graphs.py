@@ -20,9 +20,11 @@ pytest.importorskip("triton", reason="Triton is not installed, so there are no g
 
 from radixlang.attention.torch import TorchAttention
 from radixlang.attention.triton import TritonAttention
+from radixlang.errors import EngineError
 from radixlang.executor.graphs import StepGraphs
 from radixlang.executor.launch import DeviceExecutor
 from radixlang.executor.shapes import Shape, decode_shapes, prompt_shapes, tree_shapes
+from radixlang.executor.step_blocks import StepBlock
 from radixlang.forward import current
 from radixlang.kernels import tuning
 from radixlang.plan import StepPlan
@@ -78,10 +80,11 @@ class Counter:
         return replay
 
 
-def with_graphs(made: DeviceExecutor, shapes: list[Shape]) -> Counter:
+def with_graphs(made: DeviceExecutor, shapes: list[Shape], gated: Any = None) -> Counter:
     counter = Counter()
     with torch.inference_mode():
-        graphs = StepGraphs(made.model, made.pool, made.table, made.attention, made.sampling, shapes)
+        parts = made.model, made.pool, made.table, made.attention, made.sampling
+        graphs = StepGraphs(*parts, shapes, gated=gated)
         graphs.capture(counter, lambda done, total: None)
     made.graphs = graphs
     return counter
@@ -145,6 +148,26 @@ def test_random_traffic(page_size: int, takes: bool) -> None:
     assert replays >= 12, "only steps too large, and single tokens that draw nothing, may be launched otherwise"
 
 
+def test_steps_with_prompts_go_through_gates() -> None:
+    """And others do not: a row that decodes has used its pages before."""
+    made = executor(True, 4, TorchAttention)
+    taken: list[int] = []
+
+    class Gated(list[Any]):
+        def __getitem__(self, layer: Any) -> Any:
+            taken.append(layer)
+            return super().__getitem__(layer)
+
+    with_graphs(made, [Shape(2, 2), Shape(16, 2)], Gated(made.pool.layers))
+    host, row, seen = Host(4), Row(1, [5, 6, 7]), []
+    for plan in (host.plan([(row, 3)]), host.plan([(row, 1)]), host.plan([(Row(2, [8, 9]), 2), (row, 1)])):
+        taken.clear()
+        results(made, [plan])
+        seen.append(list(taken))
+    assert seen == [[0, 1], [], [0, 1]]
+    made.close()
+
+
 def test_random_traffic_with_triton_attention() -> None:
     """Which must cope with padded rows and tokens, and with bounds in place of a step's own numbers."""
     plans = traffic(3, 4, steps=4, longest=30, most=3)
@@ -167,8 +190,8 @@ def test_rows_that_share_a_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[bool] = []
     run = StepGraphs.run
 
-    def watched(self: StepGraphs, plan: StepPlan) -> torch.Tensor | None:
-        home = run(self, plan)
+    def watched(self: StepGraphs, plan: StepPlan, block: StepBlock) -> torch.Tensor | None:
+        home = run(self, plan, block)
         used.append(home is not None and self._last is not None and self._last[1].tree)
         return home
 
@@ -194,6 +217,32 @@ def test_a_chunk_draws_nothing_and_a_cached_prefix_brings_many_pages() -> None:
     assert plans[0].samples.tolist() == [False]
     assert len(plans[2].new_pages) > 16
     assert compare(plans, 1, TorchAttention, True, [Shape(2, 2), Shape(16, 2), Shape(48, 2)]) == 4
+
+
+def test_steps_that_are_under_way_share_no_host_memory() -> None:
+    """A block is used again only after its step's result has been taken, and never after a failure."""
+    made = executor(True, 4, TorchAttention)
+    with_graphs(made, prompt_shapes(16, ROWS) + decode_shapes(ROWS))
+    host, row = Host(4), Row(1, [5, 6, 7])
+    tickets = [made.launch(host.plan([(row, count)])) for count in (3, 1, 1)]
+    for ticket in tickets:
+        assert ticket.forward is not None
+        ticket.forward.wait()
+    blocks = [ticket.block for ticket in tickets]
+    assert len(set(map(id, blocks))) == 3
+    made.result(tickets[0])
+    assert made.graphs is not None
+    assert made.graphs.blocks.take() is blocks[0]
+    fresh = made.graphs.blocks.take()
+    assert fresh not in blocks
+    bad = host.plan([(Row(2, [8, 9]), 2)])
+    bad.starts[:] = 10**6
+    refused = made.launch(bad)
+    with pytest.raises(EngineError):
+        made.result(refused)
+    assert refused.block is not None
+    assert made.graphs.blocks.take() is not refused.block
+    made.close()
 
 
 def test_unusable_numbers_are_told_row_by_row() -> None:

@@ -53,6 +53,7 @@ def full_plan():
         transfers=(
             StorePages(3, ints(9, 8), ints(0, 1)),
             AwaitCopies((1, 3)),
+            LoadPages(5, ints(2), ints(3), layered=True),
             LoadPages(4, ints(5), ints(7)),
         ),
         copies=CopyPages(ints(9, 9), ints(6, 8)),

@@ -49,6 +49,10 @@ class LibraryState:
         row.view(np.uint8)[:] = 0
         row.view(np.uint8)[: len(mask)] = np.frombuffer(mask, dtype=np.uint8)
 
+    def filling(self, row: np.ndarray) -> Any:
+        self.fill(row)
+        yield from ()
+
     def accept(self, token: int) -> bool:
         if token == EOS:
             return self.matcher.is_accepting()

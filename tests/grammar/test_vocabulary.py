@@ -21,20 +21,35 @@ def test_look_ups_by_bytes(words, data) -> None:
         return
     expected = {
         at: {
-            i
-            for i, word in enumerate(vocabulary.tokens)
+            word[len(data) - at]
+            for word in vocabulary.tokens
             if word.startswith(data[at:]) and len(word) > len(data) - at
         }
         for at in range(len(data))
     }
-    assert {at: set(ids.tolist()) for at, ids in vocabulary.reaching_beyond(data)} == {
-        at: ids for at, ids in expected.items() if ids
-    }
+    tails = dict(vocabulary.reaching_beyond(data))
+    assert tails.keys() == {at for at, bytes_ in expected.items() if bytes_}
+    for at, found in tails.items():
+        assert found is not None
+        nexts = {vocabulary.tokens[index] for index in allowed(found.words)}
+        assert nexts == {bytes([byte]) for byte in expected[at]} & set(vocabulary.tokens)
+        assert found.others == (len(nexts) < len(expected[at]))
+        for index in range(vocabulary.size):
+            row = vocabulary.mask_of([index])
+            assert found.may_follow(row) == (found.others or vocabulary.tokens[index] in nexts)
 
 
 def test_the_last_of_several_spaces_may_belong_to_the_next_word() -> None:
     places = small_vocabulary("a", " ").reaching_beyond(b"a  ")
-    assert [(at, ids.tolist()) for at, ids in places] == [(2, [])]
+    assert places == ((2, None),)
+
+
+@given(st.lists(st.binary(max_size=3), max_size=40), st.lists(st.integers(0, 40), max_size=5))
+def test_whether_allowed_tokens_begin_alike(words, picked) -> None:
+    vocabulary = small_vocabulary(*words)
+    ids = [index % vocabulary.size for index in picked]
+    firsts = {vocabulary.tokens[index][:1] for index in ids}
+    assert vocabulary.differ(vocabulary.mask_of(ids)) == (len(firsts) != 1 or firsts == {b""})
 
 
 def test_masks() -> None:

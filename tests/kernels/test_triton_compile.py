@@ -33,6 +33,7 @@ KERNELS = {
     "_advance_kernel",
     "_page_copy_kernel",
     "_page_blocks_kernel",
+    "_gate_kernel",
     "_exact_linear_kernel",
     "_exact_attention_kernel",
     "_fold_kernel",

@@ -33,10 +33,12 @@ FILES = [
     "kernels/test_triton_skinny.py",
     "kernels/test_triton_tree.py",
     "kernels/test_triton_exact.py",
+    "layers/test_triton_ops.py",
     "attention/test_triton_backend.py",
     "executor/test_step_graphs.py",
     "sampling/test_triton_sampler.py",
     "executor/test_triton_graphs.py",
+    "executor/test_layer_gates.py",
     "executor/test_exactness_triton.py",
 ]
 Run = subprocess.CompletedProcess[str]

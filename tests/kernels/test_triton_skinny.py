@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -14,8 +16,9 @@ pytest.importorskip("triton", reason="Triton is not installed, so its kernels ca
 
 from radixlang.kernels import reference, tuning  # noqa: E402
 from radixlang.kernels.matvec import matvec  # noqa: E402
+from radixlang.kernels.norm import rms_norm  # noqa: E402
 from radixlang.kernels.rope_write import rotary_angles  # noqa: E402
-from radixlang.kernels.skinny_linear import skinny_linear  # noqa: E402
+from radixlang.kernels.skinny_linear import BegunNorm, can_begin_norm, skinny_add, skinny_linear  # noqa: E402
 from radixlang.kernels.step_inputs import packed_size, sections, step_inputs  # noqa: E402
 
 DTYPES = [torch.float16, torch.bfloat16]
@@ -65,6 +68,60 @@ def test_with_all_that_may_follow(
     got = skinny_linear(x, weight, bias, residual=stream, tile=tile, **options)  # type: ignore[arg-type]
     close(got, want)
     assert got is stream, "the sum is made in place"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("splits", [1, 4])
+@pytest.mark.parametrize(("tokens", "outer", "inner"), [(1, 128, 256), (17, 150, 100)])
+def test_a_norm_is_begun(tokens: int, outer: int, inner: int, splits: int, dtype: torch.dtype) -> None:
+    """By a product that is added to the stream as it is without."""
+    x, weight = randn(tokens, inner, dtype=dtype), randn(outer, inner, dtype=dtype, seed=1) / 16
+    bias, norm = randn(outer, dtype=dtype, seed=2) * 9, randn(outer, seed=3)
+    plain, stream = (randn(tokens, outer, dtype=dtype, seed=4) * 9 for _ in range(2))
+    tile = tuning.SkinnyTile(64, 64, splits, 4, 3)
+    skinny_linear(x, weight, bias, residual=plain, tile=tile)
+    begun = skinny_add(x, weight, bias, residual=stream, norm=norm, tile=tile)
+    assert torch.equal(stream, plain)
+    scaled, squares = reference.begin_norm(stream, norm, 64)
+    close(begun.scaled, scaled)
+    close(begun.squares[:, :tokens], squares)
+    assert not begun.squares[:, tokens:].any(), "tokens that pad it"
+    assert begun.norm is norm
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("splits", [1, 4])
+@pytest.mark.parametrize("activation", [None, "silu", "gelu_tanh"])
+@pytest.mark.parametrize(("tokens", "outer", "inner", "block"), [(1, 128, 256, 64), (17, 70, 100, 16)])
+def test_a_norm_is_ended(
+    tokens: int, outer: int, inner: int, block: int, activation: str | None, splits: int, dtype: torch.dtype
+) -> None:
+    """Sums of squares over a number of blocks that is a power of two, and over one that is not."""
+    rows = 2 * outer if activation else outer
+    weight, bias = randn(rows, inner, dtype=dtype, seed=1), randn(rows, dtype=dtype, seed=2) * 9
+    x = (
+        randn(tokens, inner, dtype=dtype, seed=3)
+        * torch.arange(1, tokens + 1, device=DEVICE, dtype=dtype)[:, None]
+    )
+    norm = randn(inner, seed=4)
+    scaled, squares = reference.begin_norm(x, norm, block)
+    padded = torch.zeros((len(squares), 16 if tokens == 1 else 32), device=DEVICE)
+    padded[:, :tokens] = squares
+    tile = tuning.SkinnyTile(64, 64, splits, 4, 3)
+    more = {"activation": activation}
+    got = skinny_linear(BegunNorm(norm, scaled, padded), weight, bias, eps=0.5, tile=tile, **more)  # type: ignore[arg-type]
+    close(got, reference.skinny_linear(reference.rms_norm(x, norm, 0.5), weight, bias, **more))  # type: ignore[arg-type]
+
+
+def test_where_a_norm_is_begun() -> None:
+    """In bfloat16 alone, if the table does not forbid it and the sums of squares fit a program."""
+    tile = tuning.SkinnyTile(64, 128, 1, 4, 4)
+    stream = torch.empty((64, 8192), dtype=torch.bfloat16, device=DEVICE)
+    assert can_begin_norm(stream, tile)
+    assert not can_begin_norm(stream, replace(tile, begin_norm=False))
+    assert not can_begin_norm(stream, replace(tile, block_n=32))
+    assert not can_begin_norm(stream.half(), tile)
+    assert not can_begin_norm(torch.empty((65, 8192), dtype=torch.bfloat16, device=DEVICE), tile)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -140,6 +197,50 @@ def test_a_real_layer(tokens: int) -> None:
                 close(got, want)
                 first = got.clone()
             assert torch.equal(got, first), "splits are summed in a fixed order"
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="needs the size of a real layer")
+@pytest.mark.parametrize("tokens", [2, 8, 32, 64])
+@pytest.mark.parametrize(("hidden", "heads", "mlp"), [(4096, 4096, 14336), (1024, 2048, 3072)])
+def test_the_norms_of_a_real_layer(tokens: int, hidden: int, heads: int, mlp: int) -> None:
+    """The products of a layer in a chain, with the chip's own settings: the same bits every time, and what the
+    same products give with the norms as kernels between them."""
+    dtype, chip = torch.bfloat16, tuning.chip("cuda")
+
+    def of(outer: int, inner: int, activation: str | None = None) -> tuple[torch.Tensor, dict[str, Any]]:
+        gated = activation is not None
+        tile = tuning.skinny_tile(chip, tokens=tokens, outer=outer, inner=inner, gated=gated)
+        weight = randn(outer * (2 if gated else 1), inner, dtype=dtype, seed=outer) / inner**0.5
+        return weight, {"tile": tile or tuning.SkinnyTile(64, 64, 2, 4, 4)}
+
+    output, gate_up, down, qkv = of(hidden, heads), of(mlp, hidden, "silu"), of(hidden, mlp), of(heads, hidden)
+    gate_up[1]["activation"] = "silu"
+    norms = [randn(hidden, seed=seed) for seed in (1, 2)]
+    x, start = randn(tokens, heads, dtype=dtype), randn(tokens, hidden, dtype=dtype, seed=3) * 5
+
+    def fused() -> list[torch.Tensor]:
+        stream, made = start.clone(), []
+        for _ in range(4):
+            begun = skinny_add(x, output[0], residual=stream, norm=norms[0], **output[1])
+            made.append(skinny_linear(begun, gate_up[0], eps=1e-5, **gate_up[1]))
+            begun = skinny_add(made[-1], down[0], residual=stream, norm=norms[1], **down[1])
+            made.append(skinny_linear(begun, qkv[0], eps=1e-5, **qkv[1]))
+        return [*made, stream]
+
+    def apart() -> list[torch.Tensor]:
+        stream, made = start.clone(), []
+        for _ in range(4):
+            skinny_linear(x, output[0], residual=stream, **output[1])
+            made.append(skinny_linear(rms_norm(stream, norms[0], 1e-5), gate_up[0], **gate_up[1]))
+            skinny_linear(made[-1], down[0], residual=stream, **down[1])
+            made.append(skinny_linear(rms_norm(stream, norms[1], 1e-5), qkv[0], **qkv[1]))
+        return [*made, stream]
+
+    first = fused()
+    for got, want in zip(first, apart(), strict=True):
+        close(got, want)
+    for _ in range(20):
+        assert all(map(torch.equal, fused(), first)), "sums of squares are added up in a fixed order"
 
 
 def test_rotary_angles() -> None:

@@ -35,9 +35,10 @@ from radixlang.kernels.edits import Edits
 from radixlang.kernels.exact_attention import exact_attention
 from radixlang.kernels.exact_linear import exact_linear
 from radixlang.kernels.extend_attention import extend_attention
+from radixlang.kernels.gate import wait_open
 from radixlang.kernels.log_sum_exp import log_sum_exp
 from radixlang.kernels.matvec import matvec
-from radixlang.kernels.skinny_linear import skinny_linear
+from radixlang.kernels.skinny_linear import skinny_add, skinny_linear
 from radixlang.kernels.step_inputs import packed_size, step_inputs
 from radixlang.kernels.tree_attention import tree_attention
 from radixlang.kernels.tree_work import TreeWork, tree_sections, tree_size
@@ -214,6 +215,12 @@ def main(backend: str, architecture: str, settings: str) -> None:
     wide = torch.zeros((40, 100), dtype=BF16)
     stream = torch.zeros((40, 96), dtype=BF16)
     skinny_linear(wide, torch.zeros((96, 100), dtype=BF16), weight[:96], residual=stream, tile=tile)
+    begun = skinny_add(x, torch.zeros((4096, 4096), dtype=BF16), residual=x, norm=weight.float(), tile=tile)
+    skinny_linear(begun, torch.zeros((8192, 4096), dtype=BF16), eps=1e-5, activation="silu", tile=tile)
+    begun = skinny_add(
+        wide, torch.zeros((96, 100), dtype=BF16), residual=stream, norm=weight[:96].float(), tile=tile
+    )
+    skinny_linear(begun, torch.zeros((100, 96), dtype=BF16), eps=1e-5, tile=tile)
     early = tuning.SkinnyTile(32, 256, 2, 4, stages, early=True)
     skinny_linear(x, torch.zeros((8192, 4096), dtype=BF16), activation="silu", tile=early)
     small = tuning.MatvecTile(8, 4)
@@ -256,6 +263,7 @@ def main(backend: str, architecture: str, settings: str) -> None:
     blocks = torch.zeros(4, 2 * cache[0].nbytes, dtype=torch.uint8)
     for move in (page_blocks.gather_pages, page_blocks.scatter_pages):
         move(page_blocks.cache_addresses([cache, cache]), integers(1), blocks)
+    wait_open(integers(4))
 
 
 if __name__ == "__main__":

@@ -94,6 +94,36 @@ def test_an_absent_device_is_named() -> None:
         find_platform(missing)
 
 
+def test_events_are_used_again_when_they_have_been_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    from radixlang.platforms.accelerator import AcceleratorPlatform
+
+    log: list[str] = []
+
+    class Event:
+        made = 0
+
+        def __init__(self, device: torch.device) -> None:
+            Event.made += 1
+            self.name = str(Event.made)
+
+        def record(self, stream: None) -> None:
+            log.append("record " + self.name)
+
+        def synchronize(self) -> None:
+            log.append("wait " + self.name)
+
+    monkeypatch.setattr(torch, "Event", Event)
+    monkeypatch.setattr(torch.accelerator, "current_stream", lambda: None)
+    platform = AcceleratorPlatform("cpu")
+    first, second = platform.submit(lambda: 1), platform.submit(lambda: 2)
+    with pytest.raises(ZeroDivisionError):
+        platform.submit(lambda: 1 // 0).wait()
+    assert (first.wait(), first.wait()) == (1, 1)
+    assert platform.submit(lambda: 3).wait() == 3
+    assert second.wait() == 2
+    assert log == ["record 1", "record 2", "wait 1", "record 1", "wait 1", "wait 2"]
+
+
 @pytest.mark.gpu
 def test_accelerator_copies_and_waits() -> None:
     platform = find_platform("auto")

@@ -185,7 +185,7 @@ class Driver:
         """The budgets of one step."""
         limits = self.limits
         known = plan.token_ids[np.cumsum(plan.counts) - plan.counts] != -1
-        prompts, requests = plan.counts[known], self.scheduler._flights[plan.step].requests
+        prompts, requests = plan.counts[known], self.scheduler.flights[plan.step].requests
         if len({requests[index].rid for index in np.flatnonzero(known)}) > 1 or limits.chunked:
             assert prompts.sum() <= limits.prompt_budget, "more prompt tokens than the budget"
         assert plan.size <= limits.max_running_requests
@@ -432,7 +432,7 @@ def random_program(
     driver.judge_all()
     counters = driver.scheduler.totals
     driver.seen["retracted"] += counters.num_retracted_requests
-    driver.seen["evicted"] += driver.scheduler._pages.evicted_tokens
+    driver.seen["evicted"] += driver.scheduler.pages.evicted_tokens
     driver.seen["cached"] += counters.cached_tokens
     driver.seen["failed"] += counters.num_failed_requests
     totals = driver.constraints.counters()
@@ -441,7 +441,7 @@ def random_program(
     driver.seen["missed"] += int(totals["grammar_missed_drafts_total"])
     driver.scheduler.unpin(list("pqr"))
     assert driver.constraints.waiting == 0
-    pages = driver.scheduler._pages
+    pages = driver.scheduler.pages
     assert pages.tree.locked == 0
     assert pages.pool.available + pages.tree.total + sum(map(len, pages._retired)) == pages.pool.total
     assert driver.scheduler.flush()

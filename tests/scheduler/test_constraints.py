@@ -18,14 +18,14 @@ from radixlang.messages import GrammarSpec
 from radixlang.sampling_params import SamplingParams
 from radixlang.scheduler import SchedulerLimits
 from tests.scheduler.driver import EOS, Driver, Outcome, random_program
-from tests.scheduler.test_random import Optimist, random_limits
+from tests.scheduler.test_random import never_learn, random_limits
 
 
 @pytest.fixture(autouse=True, scope="module")
 def drafts_in_any_company() -> Iterator[None]:
     """Whatever runs beside: the more turns a text takes, the more can go wrong."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("radixlang.scheduler.scheduler.DRAFTING", 1000)
+        patch.setattr("radixlang.scheduler.drafts.DRAFTING", 1000)
         yield
 
 
@@ -42,7 +42,7 @@ def run(seed: int, page_size: int, depth: int, jump: bool, requests: int = 24) -
         broken=frozenset(rng.sample(range(100), 4)) if faults else frozenset(),
     )
     if limits.conservativeness == 0:
-        driver.scheduler._ratio = Optimist(0.0)
+        never_learn(driver.scheduler.ratio)
     longest = rng.choice([8, limits.context_length // 2])
     random_program(driver, rng, requests, longest, rng.choice([0.0, 0.05, 0.2]), bound=rng.choice([0.4, 1.0]))
     return driver
@@ -242,18 +242,15 @@ def test_jumps_share_steps_with_decoding_rows() -> None:
     assert driver.steps <= 3 + 30, "the free row got a token in every step but those of the two prompts"
 
 
-def test_many_masks_are_filled_by_several_threads() -> None:
+def test_masks_of_many_requests() -> None:
     driver = Driver(replace(LIMITS, num_pages=400, max_running_requests=32), 1)
-    driver.constraints._threads = 4
     outcomes = [driver.add(f"r{i}", [*PROMPT, i % 29], grammar=GrammarSpec("plain", str(i))) for i in range(32)]
     driver.finish()
     driver.judge_all()
     assert all(outcome.finish for outcome in outcomes)
 
 
-def test_threads_end_with_the_scheduler() -> None:
+def test_grammars_end_with_the_scheduler() -> None:
     driver = Driver(LIMITS, 1)
-    driver.constraints._pool.submit(int).result()
     driver.scheduler.close()
     assert driver.grammars.closed
-    assert not [thread for thread in driver.constraints._pool._threads if thread.is_alive()]

@@ -56,7 +56,7 @@ def test_pinned_prompt_outlives_everything_else_in_the_cache() -> None:
     assert run.scheduler.unpin(["keep", "unknown"]) == 1
     assert run.scheduler.pins() == []
     run.scheduler.check()
-    assert run.scheduler._pages.tree.locked == 0
+    assert run.scheduler.pages.tree.locked == 0
 
 
 def test_answers_of_a_program_are_pinned_and_its_branches_share() -> None:

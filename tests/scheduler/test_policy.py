@@ -173,7 +173,7 @@ def preempting(**changes: object) -> Driver:
 
 
 def running(run: Driver) -> set[str]:
-    return {request.rid for request in run.scheduler._rows.running.values()}
+    return {request.rid for request in run.scheduler.rows.running.values()}
 
 
 def test_urgent_request_takes_the_row_of_the_least_urgent_one() -> None:

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from radixlang.cache import EVICTIONS
 from radixlang.scheduler import POLICIES, SchedulerLimits
-from radixlang.scheduler.admission import NewTokenRatio
-from radixlang.scheduler.rows import Rows
+from radixlang.scheduler.expected import NewTokenRatio
 from tests.scheduler.driver import EOS, Driver, random_program
 
 
@@ -41,11 +40,9 @@ def random_limits(rng: random.Random, page_size: int, policy: str) -> SchedulerL
     )
 
 
-class Optimist(NewTokenRatio):
-    """Never learns that requests need room for their answers: retractions without end."""
-
-    def retracted(self, rows: Rows) -> None:
-        pass
+def never_learn(ratio: NewTokenRatio) -> None:
+    """Nor expect that requests need room for their answers: retractions without end."""
+    ratio.retracted = lambda rows: None  # type: ignore[method-assign]
 
 
 def run(seed: int, page_size: int, policy: str, depth: int, requests: int = 24) -> Driver:
@@ -60,7 +57,7 @@ def run(seed: int, page_size: int, policy: str, depth: int, requests: int = 24) 
         broken=frozenset(rng.sample(range(100), 4)) if faults else frozenset(),
     )
     if limits.conservativeness == 0:
-        driver.scheduler._ratio = Optimist(0.0)
+        never_learn(driver.scheduler.ratio)
     random_program(
         driver, rng, requests, rng.choice([8, limits.context_length // 2]), rng.choice([0.0, 0.05, 0.2])
     )

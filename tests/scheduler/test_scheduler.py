@@ -236,10 +236,10 @@ def test_no_row_starves_whatever_arrives(seed: int, most: int, mixed: bool) -> N
         if rng.random() < 0.7:
             prompt = [rng.randrange(29) for _ in range(rng.randint(1, 40))]
             run.add(f"r{number}", prompt, sampling=endless(rng.randint(1, 20)))
-        rows = run.scheduler._rows
+        rows = run.scheduler.rows
         able = {
             (request.rid, request.retractions, int(rows.computed[row])): row
-            for row, request in run.scheduler._decoding.items()
+            for row, request in run.scheduler.phases.decoding.items()
             if rows.computed[row] < rows.work[row]
         }
         before = run.steps
@@ -345,7 +345,7 @@ def test_copied_page_may_not_cost_the_request_its_room(depth: int) -> None:
     run = driver(depth, num_pages=7, page_size=4)
     run.add("a", list(range(24)), sampling=endless(1))
     finished(run)
-    assert run.scheduler._pages.pool.available == 0
+    assert run.scheduler.pages.pool.available == 0
     again = run.add("b", list(range(23)), sampling=endless(2))
     finished(run)
     assert again.finish is not None
@@ -428,7 +428,7 @@ def test_prompt_logprobs_cap_the_match_and_duplicates_are_given_back(depth: int)
     )
     finished(run)
     assert again.metas[0].cached_tokens == 10  # 8 in whole pages, 2 in a copied one
-    assert run.scheduler._pages.tree.total == 7  # 30 tokens computed
+    assert run.scheduler.pages.tree.total == 7  # 30 tokens computed
 
 
 def test_disabled_cache_matches_nothing_and_loses_nothing() -> None:
@@ -437,7 +437,7 @@ def test_disabled_cache_matches_nothing_and_loses_nothing() -> None:
         run.add(name, list(range(25)), sampling=endless(3))
         finished(run)
         assert run.outcomes[name].metas[0].cached_tokens == 0
-    assert run.scheduler._pages.pool.available == 64
+    assert run.scheduler.pages.pool.available == 64
 
 
 def test_flush_waits_for_requests_and_tells_the_device() -> None:
@@ -448,7 +448,7 @@ def test_flush_waits_for_requests_and_tells_the_device() -> None:
     assert not run.scheduler.flush()
     finished(run)
     assert run.scheduler.flush()
-    assert run.scheduler._pages.pool.available == 64
+    assert run.scheduler.pages.pool.available == 64
     run.add("b", list(range(25)), sampling=endless(3))
     run.step()
     assert run.plans[-1].actions == (Flush(),)
@@ -554,7 +554,7 @@ def test_admission_counts_what_running_requests_will_still_need() -> None:
 
 def test_ratio_falls_and_rises() -> None:
     run = driver(num_pages=13, max_running_requests=3)
-    ratio = run.scheduler._ratio
+    ratio = run.scheduler.ratio
     ratio.value = 0.0
     for name in "abc":
         run.add(name, [ord(name) % 20, 1, 2], sampling=endless(20))
@@ -635,7 +635,7 @@ def test_aborts_at_every_moment(depth: int) -> None:
         run.scheduler.check()
         finished(run)
         assert ended or run.outcomes["a"].aborted
-        pages = run.scheduler._pages
+        pages = run.scheduler.pages
         assert pages.pool.available + pages.tree.total + sum(map(len, pages._retired)) == 13
     run.abort("a")
     assert run.scheduler.abort("nobody", "x") is None
@@ -663,7 +663,7 @@ def test_bad_numbers_fail_one_request_alone_and_leave_no_cache(depth: int) -> No
     run = driver(depth, poison=28)
     run.add("bad", [*range(20), 28, 1], sampling=endless(5))
     run.finish()
-    assert run.scheduler._pages.tree.total == 0
+    assert run.scheduler.pages.tree.total == 0
 
 
 @OVERLAP

@@ -14,7 +14,7 @@ import numpy as np
 
 from radixlang.cache.tiers import Tiers
 from radixlang.cache.tiers.threads import Done
-from radixlang.plan import AwaitCopies, StepPlan, StepResult, StorePages
+from radixlang.plan import AwaitCopies, CopyPages, LoadPages, StepPlan, StepResult, StorePages
 from radixlang.scheduler import Scheduler, SchedulerLimits
 from tests.fakes import FakeExecutor
 from tests.scheduler.driver import Driver, Outcome
@@ -32,6 +32,8 @@ class SlowCopies:
         self.under_way: dict[int, tuple[Any, bool]] = {}
         self.ended: list[tuple[int, bool]] = []
         self.begun = 0
+        self.loads = 0
+        self.layered = 0
 
     def run(self, transfers: Sequence[Any]) -> None:
         for transfer in transfers:
@@ -43,6 +45,13 @@ class SlowCopies:
             self.begun += 1
             early = self.rng.random() < 0.5
             works = self.rng.random() < 0.97
+            self.loads += isinstance(transfer, LoadPages)
+            if isinstance(transfer, LoadPages) and transfer.layered:
+                self.layered += 1
+                self.kv[transfer.pages] = GARBAGE
+                if not works:
+                    raise RuntimeError("a layered load failed")
+                early = True  # the step's layers wait for it, and this executor's steps have one
             if not isinstance(transfer, StorePages):
                 self.kv[transfer.pages] = GARBAGE
             if early and works:
@@ -126,8 +135,14 @@ class TieredExecutor(FakeExecutor):
     copies: SlowCopies
 
     def _run(self, plan: StepPlan) -> StepResult | RuntimeError:
+        late = {int(page) for load in plan.transfers if isinstance(load, LoadPages) for page in load.pages}
+        copied = {int(page) for copy in plan.actions if isinstance(copy, CopyPages) for page in copy.source}
+        assert late.isdisjoint(copied), "a page is copied before it has come"
         if plan.step not in self.broken or plan.step % 2:
-            self.copies.run(plan.transfers)
+            try:
+                self.copies.run(plan.transfers)
+            except RuntimeError:
+                self.broken |= {plan.step}
         if not plan.size and plan.step not in self.broken:
             return StepResult(plan.step, np.zeros(0, np.int32))
         return super()._run(plan)
@@ -171,7 +186,7 @@ class TieredDriver(Driver):
         return outcome
 
     def _all_wait(self) -> bool:
-        return super()._all_wait() or bool(self.scheduler._lower.fetches)
+        return super()._all_wait() or bool(self.scheduler.lower.fetches)
 
     def step(self) -> bool:
         waiting = any(self.scheduler.request(rid).waits for rid in self.scheduler.rids())

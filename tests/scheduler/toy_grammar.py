@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from radixlang.grammar.errors import GrammarError, GrammarFailure
+from radixlang.grammar.filling import Filling
 from radixlang.messages import GrammarSpec
 from tests.fakes import mix
 
@@ -60,6 +61,13 @@ class ToyState:
         row[:] = 0
         for token in left:
             row.view(np.uint32)[token >> 5] |= np.uint32(1 << (token & 31))
+
+    def filling(self, row: np.ndarray) -> Filling[None]:
+        self.fill(row)
+        yield from ()
+
+    def ahead(self, tokens: list[int]) -> None:
+        return None
 
     def accept(self, token: int) -> bool:
         assert token in self._left(), "drawn against the mask"

@@ -72,7 +72,7 @@ def test_leaps_are_exact(overlap: bool, mixed: bool, pages: int) -> None:
         assert leaping.busy == pytest.approx(exact.busy)
         leaping.scheduler.check()
         retracted += exact.scheduler.totals.num_retracted_requests
-        evicted += exact.scheduler._pages.evicted_tokens
+        evicted += exact.scheduler.pages.evicted_tokens
     if pages == 50:
         assert retracted, "no run was short of memory"
     if pages < 500:

@@ -137,7 +137,7 @@ class Tiers:
         self._storing_keys: set[bytes] = set()
         self._next = 0
         self._begin_stores: list[Transfer] = []
-        self._begin_loads: list[Transfer] = []
+        self._begin_loads: list[LoadPages] = []
         self._await: dict[int, None] = {}
         """copies that the plan in the making must not overtake"""
         self._ended: list[int] = []
@@ -235,7 +235,8 @@ class Tiers:
         if not (rows or self._begin_stores or self._begin_loads):
             return ()
         waits = (*self._await, *self._ended)
-        out = [*self._begin_stores, *([AwaitCopies(waits)] if waits else []), *self._begin_loads]
+        loads = sorted(self._begin_loads, key=lambda load: not load.layered)
+        out = [*self._begin_stores, *([AwaitCopies(waits)] if waits else []), *loads]
         self._begin_stores, self._begin_loads = [], []
         self._await.clear()
         self._ended.clear()
@@ -280,13 +281,17 @@ class Tiers:
         """A load that is not begun."""
         self.host.release(load.held)
 
-    def begin(self, load: Load, pages: Ints) -> None:
-        """Load into `pages`, which belong to whoever loads and may be used once `load.done`."""
+    def begin(self, load: Load, pages: Ints, layered: bool = False) -> None:
+        """Load into `pages`, which belong to whoever loads and may be used once `load.done`, or if it is `layered`
+        from the plan in the making on."""
         load.pages = pages
+        for page in load.held:
+            load.from_storage += page.from_storage
+            page.from_storage = False
         copy = self._number()
         self._loads[copy] = load
         slots = np.array([page.slot for page in load.held], np.int32)
-        self._begin_loads.append(LoadPages(copy, slots, pages))
+        self._begin_loads.append(LoadPages(copy, slots, pages, layered))
 
     # ---- from storage to host memory ----
 
@@ -409,9 +414,6 @@ class Tiers:
     def _loaded(self, load: Load, worked: bool) -> None:
         load.done, load.worked = True, worked
         self.loaded_pages += len(load) if worked else 0
-        for page in load.held:
-            load.from_storage += page.from_storage
-            page.from_storage = False
         self.host.release(load.held)
 
     def _stored(self, copy: int, store: _Store, worked: bool) -> None:

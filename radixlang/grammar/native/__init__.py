@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from radixlang.grammar.errors import GrammarError, GrammarFailure
+from radixlang.grammar.filling import Filling, alone, in_threads
 from radixlang.grammar.grammar import Mask
 from radixlang.grammar.limits import GrammarLimits
 from radixlang.grammar.native.dfa import Dfa, build, choice_dfa
@@ -114,6 +117,10 @@ class NativeGrammar:
     def start(self) -> NativeState:
         return NativeState(self, [self.machine.start])
 
+    def knows(self, place: Any) -> bool:
+        """Whether `mask` has been made."""
+        return place in self._masks
+
     def mask(self, place: Any) -> Mask:
         """The tokens that may follow, ends included; not to be written to. Threads may make one twice."""
         mask = self._masks.get(place)
@@ -141,6 +148,22 @@ class NativeGrammar:
         return tokens
 
 
+@dataclass(frozen=True)
+class MaskJob:
+    """Make the mask of a place known."""
+
+    grammar: NativeGrammar
+    place: Any
+
+    def run(self) -> None:
+        with suppress(Exception):  # whoever wants the mask meets it again
+            self.grammar.mask(self.place)
+
+    @classmethod
+    def run_all(cls, jobs: Sequence[MaskJob]) -> None:
+        in_threads(jobs)
+
+
 class NativeState:
     """One text: the places after each of its tokens."""
 
@@ -152,11 +175,17 @@ class NativeState:
         """end tokens accepted"""
 
     def fill(self, row: Mask) -> None:
+        alone(self.filling(row))
+
+    def filling(self, row: Mask) -> Filling[None]:
         vocabulary = self._grammar.vocabulary
         if self._ended:
             row[:] = vocabulary.eos_mask
             return
-        mask = self._grammar.mask(self._path[-1])
+        place = self._path[-1]
+        if not self._grammar.knows(place):
+            yield MaskJob(self._grammar, place)
+        mask = self._grammar.mask(place)
         row[:] = mask
         if not self.can_end and not mask.any():
             raise GrammarFailure("The constraint leaves no token to go on with.")
@@ -209,6 +238,10 @@ class NativeState:
     @property
     def finished(self) -> bool:
         return bool(self._ended) or self._machine.only_end(self._path[-1])
+
+    def ahead(self, tokens: list[int]) -> NativeState | None:
+        other = self.copy()
+        return other if all(map(other.accept, tokens)) else None
 
     def copy(self) -> NativeState:
         return NativeState(self._grammar, self._path.copy(), self._ended)

@@ -104,6 +104,28 @@ def test_pages_go_down_and_up() -> None:
     tiers.check()
 
 
+def test_layered_loads_come_first() -> None:
+    """And what storage has read counts once, when it is used."""
+    tiers, copies, _ = make()
+    keys = tiers.keys(np.arange(12, dtype=np.int32), "")
+    stored(tiers, copies, keys, 5, 6, 7)
+    pages = [tiers.host.get(key) for key in keys]
+    assert pages[1] is not None
+    pages[1].from_storage = True
+    for at, layered in ((0, False), (1, True), (1, False)):
+        load = tiers.ahead(keys[at : at + 1], 9)
+        assert load is not None
+        tiers.begin(load, ints(at + 1), layered)
+        assert load.from_storage == (layered and at == 1)
+    _, *loads = tiers.transfers(True)
+    assert [(load.layered, load.pages.tolist()) for load in loads] == [(True, [2]), (False, [1]), (False, [2])]
+    assert [page.holds for page in pages if page] == [2, 3, 1]  # by their copies, and to be written to storage
+    copies.ended += [(load.copy, True) for load in loads]
+    tiers.poll()
+    tiers.check()
+    assert [page.holds for page in pages if page] == [1, 1, 1]
+
+
 def test_a_page_that_is_evicted_while_it_is_read_is_awaited() -> None:
     tiers, _, _ = make()
     keys = tiers.keys(np.arange(8, dtype=np.int32), "")
