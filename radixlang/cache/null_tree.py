@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from radixlang.cache.radix_tree import Insertion, Match, RadixTree, TreeNode
+from radixlang.cache.node import TreeNode
+from radixlang.cache.radix_tree import Insertion, Match, RadixTree
 from radixlang.plan import Ints
 
 _NO_PAGES: Ints = np.zeros(0, np.int32)

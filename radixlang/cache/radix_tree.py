@@ -6,8 +6,9 @@
          ├──────┐
        [B B]  [C C C]                             children differ in their first page
 
-A page in the tree is full and never written again. Whoever reads pages holds a lock on the node where its
-prefix ends, which protects the path up to the root; unlocked leaves can be evicted, from their ends.
+A page in the tree is full, and no step writes it but the one that brought it. Whoever reads pages holds a lock on
+the node where its prefix ends, which protects the path up to the root; unlocked leaves can be evicted, from their
+ends.
 Must not know requests, pools or devices: it hands page ids back, the caller frees them.
 """
 
@@ -21,111 +22,12 @@ import numpy as np
 
 from radixlang.cache.eviction import EvictionOrder
 from radixlang.cache.leaf_queue import Entry, LeafQueue
+from radixlang.cache.node import ID_BYTES, PartPage, Tail, TreeNode, upwards
 from radixlang.cache.reuse import Reuse
 from radixlang.plan import Ints
 
-_NO_PAGES: Ints = np.zeros(0, np.int32)
-_ID = 4
-"""bytes of a token's or a page's id"""
 _BRANCHES = 8
 """children that `part_page` looks at: a node can have thousands"""
-
-
-class TreeNode:
-    """A run of tokens with the pages that hold their KV. Times are counts of tree uses (`RadixTree.clock`)."""
-
-    __slots__ = (
-        "children",
-        "created",
-        "credit",
-        "data",
-        "entry",
-        "hit_time",
-        "hits",
-        "last_use",
-        "locks",
-        "namespace",
-        "page_data",
-        "parent",
-        "pins",
-        "priority",
-        "start",
-        "tail",
-    )
-
-    def __init__(
-        self, data: bytes, page_data: bytes, parent: TreeNode | None, namespace: str, start: int, now: int
-    ) -> None:
-        self.data = data
-        """the tokens, int32; comparing, looking up and joining bytes is many times faster than arrays"""
-        self.page_data = page_data
-        """the page ids, int32"""
-        self.parent = parent
-        self.namespace = namespace
-        self.start = start
-        """tokens before the run"""
-        self.children: dict[bytes, TreeNode] = {}
-        """by their first pages"""
-        self.locks = 0
-        """locks on this node and on all nodes below it"""
-        self.pins = 0
-        """those of the locks that are pins"""
-        self.last_use = now
-        self.created = now
-        self.hit_time = now
-        """when it was last hit, or made"""
-        self.hits = 0
-        self.credit = 0.0
-        """how much later than its last use it counts as used in the order `cost` (see `Reuse.credit`), as of when
-        it last became evictable"""
-        self.priority = 0
-        self.entry: Entry[TreeNode] | None = None
-        """its one valid entry in the queue of leaves"""
-        self.tail: Tail | None = None
-        """what somebody lends behind its end"""
-
-    @property
-    def tokens(self) -> Ints:
-        """The run (read-only)."""
-        return np.frombuffer(self.data, np.int32)
-
-    @property
-    def pages(self) -> Ints:
-        """The page ids (read-only)."""
-        return np.frombuffer(self.page_data, np.int32)
-
-    @property
-    def size(self) -> int:
-        """Pages of the run."""
-        return len(self.page_data) // _ID
-
-    @property
-    def end(self) -> int:
-        """Tokens up to the end of the run."""
-        return self.start + len(self.data) // _ID
-
-
-class Tail(NamedTuple):
-    """A page that is not full: no part of the tree, but lent by its owner to those who want a copy."""
-
-    data: bytes
-    """its tokens, which will not change"""
-    page: int
-    since: int
-    """the clock when it was lent"""
-
-
-class PartPage(NamedTuple):
-    """A page whose first `tokens` tokens were looked for."""
-
-    tokens: int
-    data: bytes
-    """all of its tokens"""
-    page: int
-    since: int
-    """the clock when it came to the tree or was lent"""
-    node: TreeNode | None
-    """the run that it begins; None for one that is lent"""
 
 
 class Match(NamedTuple):
@@ -163,14 +65,6 @@ def _ids(parts: Iterable[bytes]) -> Ints:
     return np.frombuffer(b"".join(parts), np.int32)
 
 
-def _upwards(node: TreeNode) -> Iterator[TreeNode]:
-    """The node and all above it."""
-    step: TreeNode | None = node
-    while step is not None:
-        yield step
-        step = step.parent
-
-
 def _is_valid(entry: Entry[TreeNode]) -> bool:
     return entry[2].entry is entry
 
@@ -181,7 +75,7 @@ class RadixTree:
     def __init__(self, page_size: int, order: EvictionOrder) -> None:
         self.page_size = page_size
         self.reuse = Reuse()
-        self._width = page_size * _ID
+        self._width = page_size * ID_BYTES
         self._order = order
         self._roots: dict[str, TreeNode] = {}
         self._leaves: LeafQueue[TreeNode] = LeafQueue(_is_valid)
@@ -229,7 +123,7 @@ class RadixTree:
         if root is None:
             return [], 0
         path, shared = self._walk(root, tokens.tobytes())
-        return path, path[-1].start + shared // _ID if path else 0
+        return path, path[-1].start + shared // ID_BYTES if path else 0
 
     def match_length(self, tokens: Ints, namespace: str = "") -> int:
         """How many tokens `match_prefix` would find."""
@@ -271,8 +165,8 @@ class RadixTree:
             run = child.data
             shared = len(run)
             if not data.startswith(run, at):
-                rest = np.frombuffer(data, np.int32, min(shared, len(data) - at) // _ID, at)
-                shared = common_prefix(child.tokens, rest) * _ID
+                rest = np.frombuffer(data, np.int32, min(shared, len(data) - at) // ID_BYTES, at)
+                shared = common_prefix(child.tokens, rest) * ID_BYTES
                 shared -= shared % width
                 break
             at += shared
@@ -293,7 +187,7 @@ class RadixTree:
         node = path[-1]
         present = node.end
         if present < stored:
-            node = self._grow(node, data[present * _ID :], pages[present // size :].tobytes(), priority)
+            node = self._grow(node, data[present * ID_BYTES :], pages[present // size :].tobytes(), priority)
             path.append(node)
         self._offer(node)
         return Insertion(present, stored, _ids(node.page_data for node in path), node)
@@ -324,7 +218,7 @@ class RadixTree:
         """Put a new node with the first `length` bytes above `node`, which stays where locked paths end."""
         parent, width = node.parent, self._width
         assert parent is not None
-        cut = length // width * _ID
+        cut = length // width * ID_BYTES
         upper = TreeNode(
             node.data[:length], node.page_data[:cut], parent, node.namespace, node.start, node.created
         )
@@ -350,32 +244,32 @@ class RadixTree:
 
     def lock(self, node: TreeNode) -> None:
         """Protect the path that ends at `node`."""
-        for step in _upwards(node):
+        for step in upwards(node):
             if step.locks == 0:
-                self.locked += len(step.page_data) // _ID
+                self.locked += len(step.page_data) // ID_BYTES
             step.locks += 1
 
     def unlock(self, node: TreeNode) -> None:
         """Undo one `lock` of `node`."""
-        for step in _upwards(node):
+        for step in upwards(node):
             assert step.locks > 0, "a node was unlocked more often than locked"
             step.locks -= 1
             if step.locks == 0:
-                self.locked -= len(step.page_data) // _ID
+                self.locked -= len(step.page_data) // ID_BYTES
         self._offer(node)
         self._forget_empty_root(node)
 
     def pin(self, node: TreeNode) -> None:
         """Lock the path that ends at `node`, and count its pages among the pinned ones."""
         self.lock(node)
-        for step in _upwards(node):
+        for step in upwards(node):
             if step.pins == 0:
                 self.pinned += step.size
             step.pins += 1
 
     def unpin(self, node: TreeNode) -> None:
         """Undo one `pin` of `node`."""
-        for step in _upwards(node):
+        for step in upwards(node):
             assert step.pins > 0, "a node was unpinned more often than pinned"
             step.pins -= 1
             if step.pins == 0:
@@ -415,8 +309,8 @@ class RadixTree:
 
     def _cut(self, leaf: TreeNode, count: int) -> bytes:
         """Take the leaf's last `count` pages, which are not all."""
-        freed = leaf.page_data[-count * _ID :]
-        leaf.page_data = leaf.page_data[: -count * _ID]
+        freed = leaf.page_data[-count * ID_BYTES :]
+        leaf.page_data = leaf.page_data[: -count * ID_BYTES]
         leaf.data = leaf.data[: -count * self._width]
         self.total -= count
         return freed

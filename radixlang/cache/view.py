@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any
 
-from radixlang.cache.radix_tree import RadixTree, TreeNode
+from radixlang.cache.node import TreeNode
+from radixlang.cache.radix_tree import RadixTree
 from radixlang.errors import NotFoundError, RequestError
 
 SCAN = 16384
