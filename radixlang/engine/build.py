@@ -7,7 +7,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from radixlang.channel import Receiver, Sender
 from radixlang.config import Config
@@ -22,6 +22,9 @@ from radixlang.scheduler.constraints import Constraints
 from radixlang.scheduler.limits import SchedulerLimits
 from radixlang.scheduler.scheduler import Scheduler
 from radixlang.text.worker import load_for
+
+if TYPE_CHECKING:
+    from radixlang.platforms import Platform
 
 OPERATIONS_PER_BYTE = 13_000
 """what a large accelerator computes in prompts while a byte comes over its bus: 640e12 and 50e9 in a second on an
@@ -100,7 +103,7 @@ def preemption_threshold(config: Config) -> int | None:
     return schedule.priority_scheduling_preemption_threshold
 
 
-def constraints(config: Config, shape: EngineShape) -> Constraints | None:
+def constraints(config: Config, shape: EngineShape, platform: Platform) -> Constraints | None:
     """What serves structured output; None for a model that makes no text."""
     if config.model.skip_tokenizer_init or shape.encoder:
         return None
@@ -112,7 +115,8 @@ def constraints(config: Config, shape: EngineShape) -> Constraints | None:
 
     options = config.grammar
     manager = GrammarManager(vocabulary, options.grammar_backend, cache_bytes=options.grammar_cache_mb << 20)
-    return Constraints(manager, not options.disable_jump_forward, shape.automaton_slots)
+    jump = not options.disable_jump_forward
+    return Constraints(manager, jump, shape.automaton_slots, platform.host_rows)
 
 
 def build_engine(
@@ -141,13 +145,12 @@ def build_engine(
     device, shape = build_executor(config, progress, 0, meeting)
     # Import here, like the executor: torch comes with it.
     from radixlang.executor.profile import Profile
-    from radixlang.platforms import Platform
     from radixlang.platforms.recording import RecordingPlatform
 
     profile = Profile(device.platform)
     if recorder is not None:
         recorder.device = RecordingPlatform(device.platform)
-        device.platform = cast(Platform, recorder.device)
+        device.platform = cast("Platform", recorder.device)
     executor: Executor = device
     if followers:
         from radixlang.executor.follower import Leader
@@ -157,7 +160,7 @@ def build_engine(
         executor,
         Scheduler(
             scheduler_limits(config, shape),
-            constraints=constraints(config, shape),
+            constraints=constraints(config, shape, device.platform),
             tiers=build_tiers(config, shape, device),
         ),
         receiver,

@@ -113,7 +113,7 @@ class DeviceExecutor:
         def work() -> None:
             parts = self.model, self.pool, self.table, self.attention, self.sampling
             graphs = StepGraphs(*parts, shapes, lambda part: self.platform.mark(part), self.copies.gated)
-            graphs.capture(CudaRecorder(), progress)
+            graphs.capture(CudaRecorder(), progress, CudaRecorder())
             self.graphs = graphs
 
         self._submit(work).wait()

@@ -157,11 +157,11 @@ def certain(
         return tokens  # a special token cuts the text: nothing reaches beyond
     sure = len(tokens)
     cuts = vocabulary.reaching_beyond(data)
-    next_row = (yield from _mask_behind(data, tokens, state, vocabulary)) if tokens and any(cuts) else None
+    nexts = (yield from _bytes_behind(data, tokens, state, vocabulary)) if tokens and cuts else -1
     for cut, longer in cuts:
         if not sure:
             break
-        if longer is not None and next_row is not None and not longer.may_follow(next_row):
+        if longer is not None and not longer & nexts:
             continue
         # Where the cut lies behind what is certain so far, tokens before it are cut as they are alone.
         cut_alone = _as_encoded(data[:cut], before, vocabulary) if cut else []
@@ -169,19 +169,17 @@ def certain(
     return tokens[:sure]
 
 
-def _mask_behind(
-    data: bytes, tokens: list[int], state: GrammarState, vocabulary: Vocabulary
-) -> Filling[Mask | None]:
-    """The mask behind `data`, which must follow the state; None inside a character: who knows. `tokens`: a way to
-    cut it. Which one it is does not matter."""
+def _bytes_behind(data: bytes, tokens: list[int], state: GrammarState, vocabulary: Vocabulary) -> Filling[int]:
+    """The bytes that may come behind `data`, which must follow the state (bit b: byte b); inside a character all:
+    who knows. `tokens`: a way to cut it. Which one it is does not matter."""
     if sum(len(vocabulary.tokens[token]) for token in tokens) != len(data):
-        return None
+        return -1
     there = state.ahead(tokens)
     if there is None:
-        return None
+        return -1
     row = np.empty(vocabulary.words, np.int32)
     yield from there.filling(row)
-    return row
+    return vocabulary.next_bytes(row)
 
 
 def _likely(token: int, state: GrammarState, vocabulary: Vocabulary) -> bool:

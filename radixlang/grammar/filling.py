@@ -14,8 +14,9 @@ from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
-THREADS = max(1, min(8, os.cpu_count() or 1))
-"""most threads that work on masks"""
+_CPUS = os.cpu_count() or 1
+THREADS = min(16, _CPUS - _CPUS // 4)
+"""most threads that work on masks; some processors are left to the other processes"""
 ALONE = 2
 """so few jobs are not worth handing to other threads"""
 

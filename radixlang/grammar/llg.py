@@ -46,8 +46,18 @@ _SPECIAL = 0xFF
 """how the library begins the number of a special token among bytes"""
 _UNFORCED = '%llguidance {"no_forcing": true}'
 """the library computes forced text to its end, at every step: not for grammars where that may be long"""
+_CHARACTER = r'[^"\\\x00-\x1F\x7F]'
+_SLICES = [
+    r"[\x20\x0A\x0D\x09]+",
+    *(f"{_CHARACTER}{{1,{most}}}" for most in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 30)),
+    _CHARACTER + "+",
+]
+"""Sets of tokens that the library allows at once where all of one may stand: white space, and the inside of JSON
+strings, with lengths, so that what a `maxLength` leaves is mostly such a set. Its own have two lengths."""
 CROWDED = 4
-"""texts that a grammar has begun for each of its matchers before it gets as many matchers as there are threads"""
+"""texts that a grammar has begun before it gets more matchers"""
+LANES = 2
+"""matchers of such a grammar for each thread: the fewer texts share one, the less threads wait for each other"""
 MOVABLE = 128
 """tokens of a text up to which it may change to another matcher: these have to be read again"""
 
@@ -70,6 +80,7 @@ class LlguidanceEngine:
             TokenizerWrapper(_Words(vocabulary)),
             n_vocab=vocabulary.size,
             eos_token=list(vocabulary.eos_ids),
+            slices=_SLICES,
         )
 
     def warm_up(self) -> None:
@@ -309,7 +320,7 @@ class LlguidanceGrammar:
         return LlguidanceState(self, self._started)
 
     def _widen(self) -> None:
-        self.matchers = self.matchers + [self._make() for _ in range(THREADS - 1)]
+        self.matchers = self.matchers + [self._make() for _ in range(LANES * THREADS - 1)]
 
 
 class LlguidanceState:

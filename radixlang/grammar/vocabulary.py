@@ -5,25 +5,13 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
     from radixlang.text.tokenizer import Tokenizer
-
-
-class Tails(NamedTuple):
-    """How some tokens go on: the bits of the tokens of one byte for the next bytes, and whether there are other
-    next bytes."""
-
-    words: npt.NDArray[np.int32]
-    others: bool
-
-    def may_follow(self, row: npt.NDArray[np.int32]) -> bool:
-        """Whether one of the next bytes may come, by the mask `row`. True where that is not known."""
-        return self.others or bool(np.count_nonzero(self.words & row))
 
 
 class Vocabulary:
@@ -78,43 +66,48 @@ class Vocabulary:
         return bisect_left(self._sorted, data), bisect_left(self._sorted, data + b"\xff" * 64)
 
     @cached_property
-    def reaching_beyond(self) -> Callable[[bytes], tuple[tuple[int, Tails | None], ...]]:
-        """For bytes: the places inside, in order, where a token may begin that reaches beyond their end, and how
-        these tokens go on there. None: a place where a tokenizer may cut without one, since many leave the last of
-        several spaces to the word that follows."""
+    def reaching_beyond(self) -> Callable[[bytes], tuple[tuple[int, int | None], ...]]:
+        """For bytes: the places inside, in order, where a token may begin that reaches beyond their end, and the
+        bytes with which these tokens go on there (bit b: byte b). None: a place where a tokenizer may cut without
+        one, since many leave the last of several spaces to the word that follows."""
         return lru_cache(4096)(self._reaching_beyond)
 
-    def _reaching_beyond(self, data: bytes) -> tuple[tuple[int, Tails | None], ...]:
-        out: list[tuple[int, Tails | None]] = []
+    def _reaching_beyond(self, data: bytes) -> tuple[tuple[int, int | None], ...]:
+        out: list[tuple[int, int | None]] = []
         for at in range(max(0, len(data) - self.longest + 1), len(data)):
-            tails = self.tails(data[at:])
-            if tails is not None:
-                out.append((at, tails))
+            nexts = self._bytes_behind(data[at:])
+            if nexts:
+                out.append((at, nexts))
         if len(data) > 1 and data[-2:].isspace():
             at = len(data) - 1
             out = [*(one for one in out if one[0] != at), (at, None)]
         return tuple(out)
 
-    @cached_property
-    def tails(self) -> Callable[[bytes], Tails | None]:
-        """How the tokens go on that begin with some bytes and are longer; None if there are none."""
-        return lru_cache(512)(self._tails)
-
-    def _tails(self, data: bytes) -> Tails | None:
+    def _bytes_behind(self, data: bytes) -> int:
+        """The bytes with which tokens go on that begin with `data` and are longer."""
         low, high = self._range(data)
         low = bisect_right(self._sorted, data, low, high)
-        if low == high:
-            return None
-        nexts = []
+        nexts = 0
         while low < high:
-            nexts.append(self._sorted[low][: len(data) + 1])
-            low = bisect_left(self._sorted, nexts[-1] + b"\xff" * 64, low, high)
-        ids = [self._byte_ids.get(begun[-1]) for begun in nexts]
-        return Tails(self.mask_of([index for index in ids if index is not None]), None in ids)
+            begun = self._sorted[low][: len(data) + 1]
+            nexts |= 1 << begun[-1]
+            low = bisect_left(self._sorted, begun + b"\xff" * 64, low, high)
+        return nexts
+
+    def next_bytes(self, row: npt.NDArray[np.int32]) -> int:
+        """The bytes that may come next by a mask (bit b: byte b), by their tokens of one byte. One without such a
+        token may come, for all we know."""
+        ids, bytes_, unknown = self._bytes
+        bits = np.zeros(256, np.uint8)
+        bits[bytes_[(row[ids >> 5] >> (ids & 31)) & 1 != 0]] = 1
+        return unknown | int.from_bytes(np.packbits(bits, bitorder="little").tobytes(), "little")
 
     @cached_property
-    def _byte_ids(self) -> dict[int, int]:
-        return {self.tokens[index][0]: index for index in self.single.tolist()}
+    def _bytes(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], int]:
+        """Tokens of one byte, which these are, and all other bytes' bits."""
+        bytes_ = np.array([self.tokens[index][0] for index in self.single.tolist()], np.int64)
+        known = sum(1 << byte for byte in set(bytes_.tolist()))
+        return self.single, bytes_, ((1 << 256) - 1) & ~known
 
     def differ(self, row: npt.NDArray[np.int32]) -> bool:
         """Whether some of the tokens that the mask allows begin with different bytes, or one has none."""

@@ -48,6 +48,11 @@ class Platform(Protocol):
         """Put `work` behind everything submitted before. Does not wait for the device."""
         ...
 
+    def host_rows(self, rows: int, width: int) -> np.ndarray:
+        """An int32 array [rows, width], not initialised, from which `upload_beside` copies fastest. It may be
+        written to again when the work that uploaded it has been waited for."""
+        ...
+
     def upload(self, array: np.ndarray) -> torch.Tensor:
         """Copy (or share) a host array; only inside submitted work."""
         ...

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -35,23 +34,6 @@ class _Recorded:
         return self._value
 
 
-class _Stage:
-    """Pinned memory that an array waits in until it has been copied; kept, since pinning takes long."""
-
-    def __init__(self) -> None:
-        self._memory = torch.empty(0, dtype=torch.uint8)
-        self.copied = torch.cuda.Event()
-
-    def hold(self, array: np.ndarray) -> torch.Tensor:
-        source = torch.from_numpy(array)
-        self.copied.synchronize()
-        if len(self._memory) < array.nbytes:
-            self._memory = torch.empty(2 * array.nbytes, dtype=torch.uint8, pin_memory=True)
-        host = self._memory[: array.nbytes].view(source.dtype).view(source.shape)
-        np.copyto(host.numpy(), array)
-        return host
-
-
 class AcceleratorPlatform:
     """Work is issued at once from the calling thread and runs in order on the device's current stream.
 
@@ -65,7 +47,6 @@ class AcceleratorPlatform:
         self._pins = self.device.type in ("cuda", "xpu")
         self._side = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         """copies large inputs while the stream computes"""
-        self._stages = deque(_Stage() for _ in range(2 if self._side is not None else 0))
         self._events: list[torch.Event] = []
         """have passed and been waited for: making one for every step takes longer than recording it"""
 
@@ -94,6 +75,9 @@ class AcceleratorPlatform:
             return _Failed(error)
         return _Recorded(value, event, self._events)
 
+    def host_rows(self, rows: int, width: int) -> np.ndarray:
+        return torch.empty((rows, width), dtype=torch.int32, pin_memory=self._pins).numpy()
+
     def upload(self, array: np.ndarray) -> torch.Tensor:
         tensor = torch.from_numpy(array)
         if self._pins:
@@ -104,12 +88,10 @@ class AcceleratorPlatform:
     def upload_beside(self, array: np.ndarray) -> torch.Tensor:
         if self._side is None:
             return self.upload(array)
-        stage, stream = self._stages.popleft(), torch.cuda.current_stream()
-        self._stages.append(stage)
-        host = stage.hold(array)
+        host, stream = torch.from_numpy(array), torch.cuda.current_stream()
+        host = host if host.is_pinned() else host.pin_memory()
         with torch.cuda.stream(self._side):
             tensor = host.to(self.device, non_blocking=True)
-            stage.copied.record()
         stream.wait_stream(self._side)
         tensor.record_stream(stream)  # its memory is the other stream's, which would use it again too early
         return tensor

@@ -109,6 +109,9 @@ class CpuPlatform:
     def submit(self, work: Callable[[], Any]) -> _Task:
         return _Task(self._worker.submit(work))
 
+    def host_rows(self, rows: int, width: int) -> np.ndarray:
+        return np.empty((rows, width), np.int32)
+
     def upload(self, array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array)
 

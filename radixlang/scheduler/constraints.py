@@ -6,7 +6,7 @@ Must not know rows' places, pages or plans' layout: it is told which requests, a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import NoReturn
 
@@ -89,12 +89,19 @@ class Unconstrained:
 
 class Constraints(Unconstrained):
     """`manager` compiles; `jump`: tokens that must follow are written without asking the model; `slots`: automata
-    that the device can follow at a time."""
+    that the device can follow at a time; `host_rows`: makes an int32 array for masks (see `Platform`)."""
 
-    def __init__(self, manager: GrammarManager, jump: bool = True, slots: int = 0) -> None:
+    def __init__(
+        self,
+        manager: GrammarManager,
+        jump: bool = True,
+        slots: int = 0,
+        host_rows: Callable[[int, int], npt.NDArray[np.int32]] = lambda *sizes: np.empty(sizes, np.int32),
+    ) -> None:
         self._manager = manager
         self._jump = jump
         self._compiling: dict[str, tuple[Request, GrammarSpec, Future[Grammar]]] = {}
+        self._host_rows = host_rows
         self._rows: npt.NDArray[np.int32] = np.empty((0, 0), np.int32)
         """what `masks` fills"""
         self._slots = AutomatonSlots(slots, lambda: manager.vocabulary) if slots else None
@@ -245,8 +252,8 @@ class Constraints(Unconstrained):
         left out where anything else may follow: the constraint goes before both.
         """
         vocabulary = self._manager.vocabulary
-        if len(self._rows) < len(rows):  # fresh memory costs a page fault every 4 KiB
-            self._rows = np.empty((len(rows), vocabulary.words), np.int32)
+        if len(self._rows) < len(rows):  # kept: fresh memory costs a page fault every 4 KiB
+            self._rows = self._host_rows(1 << (len(rows) - 1).bit_length(), vocabulary.words)
         masks = self._rows[: len(rows)]
         bound, fillings = [], []
         for row, mask in zip(rows, masks, strict=True):

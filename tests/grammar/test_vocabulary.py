@@ -27,16 +27,20 @@ def test_look_ups_by_bytes(words, data) -> None:
         }
         for at in range(len(data))
     }
-    tails = dict(vocabulary.reaching_beyond(data))
-    assert tails.keys() == {at for at, bytes_ in expected.items() if bytes_}
-    for at, found in tails.items():
-        assert found is not None
-        nexts = {vocabulary.tokens[index] for index in allowed(found.words)}
-        assert nexts == {bytes([byte]) for byte in expected[at]} & set(vocabulary.tokens)
-        assert found.others == (len(nexts) < len(expected[at]))
-        for index in range(vocabulary.size):
-            row = vocabulary.mask_of([index])
-            assert found.may_follow(row) == (found.others or vocabulary.tokens[index] in nexts)
+    behind = {
+        at: {byte for byte in range(256) if bits >> byte & 1} for at, bits in vocabulary.reaching_beyond(data)
+    }
+    assert behind == {at: bytes_ for at, bytes_ in expected.items() if bytes_}
+
+
+@given(st.lists(st.binary(max_size=2), max_size=30), st.lists(st.integers(0, 30), max_size=9))
+def test_next_bytes(words, picked) -> None:
+    vocabulary = small_vocabulary(*words)
+    ids = {index % vocabulary.size for index in picked}
+    nexts = vocabulary.next_bytes(vocabulary.mask_of(sorted(ids)))
+    for byte in range(256):
+        alone = {index for index, word in enumerate(vocabulary.tokens) if word == bytes([byte])}
+        assert nexts >> byte & 1 == (not alone or bool(alone & ids))
 
 
 def test_the_last_of_several_spaces_may_belong_to_the_next_word() -> None:
