@@ -163,7 +163,8 @@ class GrammarConfig:
     """Structured output."""
 
     grammar_backend: str = flag(
-        "auto", "Engine of constraints: auto, native, llguidance, or none for a server that takes no constraints."
+        "auto",
+        "Engine of constraints: auto, native, llguidance, xgrammar (an extra), or none: no constraints are taken.",
     )
     constrained_json_any_whitespace: bool = flag(
         False, "Let constrained JSON be laid out freely; otherwise its separators are exactly ', ' and ': '."
