@@ -65,7 +65,7 @@ class DeviceConfig:
     device: str = flag("auto", "auto, cpu, cuda, …")
     attention_backend: str = flag("auto", "Attention implementation; auto takes the first that fits the model.")
     page_size: int = flag(
-        16, "Tokens per KV page, 1 to 128; prefix hits of less than half a page more are rounded down to it."
+        16, "Tokens per KV page, 1 to 128; prefix hits are rounded down to it if that costs less than half a page."
     )
     kv_cache_dtype: str = flag(
         "auto",

@@ -120,7 +120,13 @@ class DeviceExecutor:
 
     def launch(self, plan: StepPlan) -> Ticket:
         ticket = Ticket(plan)
-        ticket.forward = self._submit(lambda: self._run(ticket))
+
+        def work() -> None:
+            self._run(ticket)
+            if plan.copies is not None:
+                self._act(plan.copies)
+
+        ticket.forward = self._submit(work)
         return ticket
 
     def sample(self, ticket: Ticket, masks: np.ndarray | None) -> None:
