@@ -5,18 +5,16 @@
     python benchmarks/gpu_tune.py --sections step [--models qwen] [--batches 1 32] [--variants NAME[=JSON] …]
 
 product: matrix products of few tokens with what stands around them in a decoder (norm, activation, sum), by the
-libraries and by our kernels, which begin or end norms where they can. decode: attention of a decode step, context
+library and by our kernels, which begin or end norms where they can. decode: attention of a decode step, context
 1,088. Every candidate runs in a CUDA graph that goes through many copies of weights or caches, so that none is in
 the cache. Both print the best as entries of the settings file.
 
 step: whole bare decode steps with parts of the settings replaced, an engine for each variant: one of those in
-gpu_variants.py, or several joined by "+", or a new name and JSON with the settings file's keys. What norms inside
-products and the choice of the library are worth:
+gpu_variants.py, or several joined by "+", or a new name and JSON with the settings file's keys. Those of one model
+leave the other's products alone, so one name can stand for a change to each:
 
-    python benchmarks/gpu_tune.py --sections step --models llama --batches 8 32 64 128 256 --variants \\
-        norms-apart+ours norms-apart ours as-it-is lt-gate_up+lt-many lt-o+lt-many+lt-gate_up-128 lt-qkv
-    python benchmarks/gpu_tune.py --sections step --models qwen --batches 8 32 64 256 --variants \\
-        norms-apart as-it-is lt-qkv+lt-o+lt-down+lt-gate_up lt-many
+    python benchmarks/gpu_tune.py --sections step --batches 1 2 8 32 --seconds 36 --variants as-it-is \\
+        llama-sums+qwen-sums llama-gate_up+qwen-qkv llama-qkv+qwen-gate_up llama-gate_up-matvec+qwen-sums-16
 """
 
 from __future__ import annotations
@@ -39,12 +37,11 @@ from gpu_variants import SHAPES, VARIANTS, exactly, named
 from radixlang.kernels import chain, tuning
 from radixlang.kernels.activation import silu_mul
 from radixlang.kernels.decode_attention import decode_attention, decode_projected
-from radixlang.kernels.library import preferring
 from radixlang.kernels.matvec import matvec
 from radixlang.kernels.norm import rms_norm
 from radixlang.kernels.rope_write import rope_write
 from radixlang.kernels.skinny_linear import BegunNorm, can_begin_norm, skinny_add, skinny_linear
-from radixlang.kernels.tuning import DecodeTile, LibraryProduct, MatvecTile, SkinnyTile
+from radixlang.kernels.tuning import DecodeTile, MatvecTile, SkinnyTile
 
 #: query heads, key/value heads of 128, with norms
 HEADS = {"llama": (32, 8, False), "qwen": (16, 8, True)}
@@ -210,13 +207,11 @@ def product(args: argparse.Namespace) -> None:
             break
         case = Product(name, tokens)
         library = timed(case.library, case.copies)
-        with preferring(LibraryProduct(cublaslt=True)):
-            cublaslt = timed(case.library, case.copies)
         results = timed_all(candidates(*SHAPES[name], tokens), case.ours, case.copies)
         early = [replace(tile, early=True) for _, tile in results[:6] if isinstance(tile, SkinnyTile)]
         results = sorted(results + timed_all(early, case.ours, case.copies), key=lambda r: r[0])
         floor = case.rows * case.inner * 2 / 4.2e6
-        print(f"{name}, {tokens} tokens: floor {floor:.1f}, library {library:.1f}, cuBLASLt {cublaslt:.1f} µs")
+        print(f"{name}, {tokens} tokens: floor {floor:.1f}, library {library:.1f} µs")
         for kind in (MatvecTile, SkinnyTile):
             for us, tile in [r for r in results if isinstance(r[1], kind)][:3]:
                 print(f"  {us:6.1f} µs  {case.entry(tile)}", flush=True)

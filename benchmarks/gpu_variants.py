@@ -41,49 +41,48 @@ def _early(given: dict[str, Any]) -> dict[str, Any]:
     return {"skinny": small + given["skinny"]}
 
 
-#: entries for inner sizes up to 1,024, 2,048 and 3,072, as many registers of weights a thread in each
-MATVEC = [
-    {"max_tokens": 2, "max_outer": 8192, "max_inner": 1024, "min_gated": 1, "block_n": 8, "warps": 4},
-    {"max_tokens": 2, "max_outer": 8192, "max_inner": 1024, "block_n": 16, "warps": 4},
-    {"max_tokens": 2, "max_outer": 8192, "max_inner": 2048, "max_gated": 0, "block_n": 8, "warps": 4},
-    {"max_tokens": 2, "max_outer": 8192, "max_inner": 4096, "max_gated": 0, "block_n": 4, "warps": 4},
-]
+def _skinny(shapes: str, least: int, most: int, block_n: int, block_k: int, stages: int, splits: int) -> Change:
+    """These shapes of SHAPES (a model, and products joined by ","), with so many tokens, by the skinny kernel in
+    programs of four warps."""
+    model, products = shapes.split()
+    entries, apart = [], []
+    for name in (f"{model} {product}" for product in products.split(",")):
+        bounds = exactly(name) | {"min_tokens": least, "max_tokens": most}
+        programs = splits * -(-SHAPES[name][0] // block_n)
+        tile = {"block_n": block_n, "block_k": block_k, "warps": 4, "stages": stages, "programs": programs}
+        entries.append(bounds | tile)
+        apart.append(bounds | {"block_n": 0})
+    return lambda given: {"skinny": entries + given["skinny"], "matvec": apart + given["matvec"]}
 
 
-def _cublaslt(least: int, most: int, *products: str) -> Change:
-    """These products by cuBLASLt, with so many tokens."""
-    sizes = [exactly(shape) for shape in SHAPES if shape.split()[1] in products]
-    first = [size | {"min_tokens": least, "max_tokens": most, "block_n": 0, "cublaslt": 1} for size in sizes]
-    return lambda given: {"skinny": first + given["skinny"]}
-
-
-def _library_by_cublaslt(given: dict[str, Any]) -> dict[str, Any]:
-    """What the library does of 65 tokens and more, by cuBLASLt."""
-    left = [not entry["block_n"] and entry["max_tokens"] > 64 for entry in given["skinny"]]
-    table = [entry | {"cublaslt": 1} if by else entry for entry, by in zip(given["skinny"], left, strict=True)]
-    return {"skinny": [*table, {"block_n": 0, "cublaslt": 1}]}
-
-
-def _each_skinny(given: dict[str, Any], **fields: int) -> dict[str, Any]:
-    return {"skinny": [entry | fields for entry in given["skinny"]]}
+def _matvec(name: str, most: int, block_n: int, warps: int) -> Change:
+    """One of SHAPES, with up to `most` tokens, by the matrix-vector kernel."""
+    entry = exactly(name) | {"max_tokens": most, "block_n": block_n, "warps": warps}
+    return lambda given: {"matvec": [entry, *given["matvec"]]}
 
 
 VARIANTS: dict[str, Change] = {
     "as-it-is": lambda given: {},
-    "norms-apart": lambda given: _each_skinny(given, begin_norm=0),
-    "ours": lambda given: {"skinny": [entry for entry in given["skinny"] if not entry.get("cublaslt")]},
-    "skinny-o": lambda given: {"matvec": [exactly("llama o") | {"block_n": 0}, *given["matvec"]]},
-    "lt-qkv": _cublaslt(33, 64, "qkv"),
-    "lt-o": _cublaslt(33, 64, "o"),
-    "lt-gate_up": _cublaslt(33, 64, "gate_up"),
-    "lt-down": _cublaslt(33, 64, "down"),
-    "lt-gate_up-128": _cublaslt(65, 128, "gate_up"),
-    "lt-many": _library_by_cublaslt,
+    # a switch of the settings file each, the other way than it is shipped
+    "norms-apart": lambda given: {"skinny": [entry | {"begin_norm": 0} for entry in given["skinny"]]},
+    "no-matvec": lambda given: {"matvec": []},
     "unfused": lambda given: _decode_with(given, projected=0),
     "prefetch": lambda given: _decode_with(given, prefetch=1),
     "evict-first": lambda given: _decode_with(given, evict_first=1),
-    "matvec": lambda given: {"matvec": MATVEC},
     "early": _early,
+    # sums of narrow blocks in one program each: nobody waits for another's part
+    "llama-sums": _skinny("llama o,down", 1, 32, 32, 256, 6, 1),
+    # all 224 programs at once on 132 multiprocessors, two on one
+    "llama-gate_up": _skinny("llama gate_up", 1, 16, 64, 64, 6, 1),
+    # a multiprocessor each and more, instead of 96; with one token it ends the norm that "down" then begins
+    "llama-qkv": _skinny("llama qkv", 1, 32, 32, 128, 6, 1),
+    "llama-gate_up-matvec": _matvec("llama gate_up", 2, 4, 8),
+    # the same number of programs, half and a quarter of the parts to join
+    "qwen-sums": _skinny("qwen o,down", 3, 32, 32, 128, 6, 4),
+    "qwen-sums-16": _skinny("qwen o,down", 3, 32, 16, 256, 6, 2),
+    # as many programs, no parts to join
+    "qwen-qkv": _skinny("qwen qkv", 3, 32, 32, 256, 5, 1),
+    "qwen-gate_up": _skinny("qwen gate_up", 3, 32, 32, 128, 6, 1),
 }
 
 

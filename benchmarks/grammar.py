@@ -9,7 +9,8 @@ forced tokens where there are none; CPU time, for the texts below. `auto` is wha
 automata, or llguidance where they refuse. `jump`: how many tokens of valid instances of real schemas are forced,
 and whether these are the tokenizer's; how many drafts hold, and how many tokens need no step of their own for
 either reason (each step draws one). `device`: masking and stepping by automata that live on the GPU, as a step
-of a CUDA graph has them (needs a GPU). `--xgrammar`: a folder that holds the package, if it is not installed.
+of a CUDA graph has them (needs a GPU). `--xgrammar`: that library too, alone and as our backend; a folder that
+holds the package, if it is not installed.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from radixlang.grammar.limits import GrammarLimits
 from radixlang.grammar.llg import LlguidanceEngine
 from radixlang.grammar.native import NativeEngine
 from radixlang.grammar.vocabulary import Vocabulary
+from radixlang.grammar.xgr import XgrammarEngine
 from radixlang.hub_files import resolve_model_path
 from radixlang.messages import GrammarSpec
 from radixlang.text.tokenizer import load_tokenizer
@@ -125,6 +127,8 @@ def regex_rows(vocabulary: Vocabulary, xgrammar: bool) -> Iterator[str]:
         "llguidance": lambda spec: llg.compile(spec).start,
     }
     if xgrammar:
+        backend = XgrammarEngine(vocabulary, GrammarLimits())
+        engines["xgrammar backend"] = lambda spec: backend.compile(spec).start
         engines["xgrammar"] = xgrammar_states(vocabulary)
     row = np.zeros(vocabulary.words, np.int32)
     for name, (pattern, text) in REGEXES.items():

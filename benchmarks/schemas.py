@@ -1,7 +1,10 @@
 """JSON schemas: ours beside the bare grammar libraries, on labelled real schemas and the official test suite.
 
-    python -m benchmarks.schemas --data ../shared/data/json_schemas [--tokenizer MODEL]
+    python -m benchmarks.schemas --data ../shared/data/json_schemas [--tokenizer MODEL] [--engines ours,llguidance]
 
+Engines: `ours`, as `--grammar-backend auto` serves schemas; `backend`, as `--grammar-backend xgrammar` does; and
+the libraries on their own: `llguidance`, `xgrammar`, and `strict`, xgrammar with the `strict_mode` that it is
+mostly served with, where undeclared keys are forbidden. `backend` and the last two need the extra `xgrammar`.
 An instance counts as accepted when every token of its text is in the mask at its place and the text may end there.
 Texts use the separators `, ` and `: ` for every engine. Since an engine may fix the order of keys, a wrong reject
 counts only if the instance in the order of the schema's `properties` is refused as well. Times are CPU times of
@@ -23,7 +26,7 @@ import numpy as np
 from radixlang.grammar.errors import GrammarError
 from radixlang.grammar.limits import GrammarLimits
 from radixlang.grammar.native import NativeEngine
-from radixlang.grammar.schema import Normalised, normalise, normalise_text
+from radixlang.grammar.schema import Normalised, Residual, normalise, normalise_text
 from radixlang.grammar.vocabulary import Vocabulary
 from radixlang.messages import GrammarSpec
 
@@ -100,6 +103,71 @@ class Ours(Llguidance):
             if not row[token >> 5] >> (token & 31) & 1 or not state.accept(token):
                 return False
         return bool(state.can_end)
+
+
+class Backend:
+    """Ours through xgrammar."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        from radixlang.grammar.xgr import XgrammarEngine
+
+        self.vocabulary = vocabulary
+        self.engine = XgrammarEngine(vocabulary, GrammarLimits())
+        self.row = np.zeros(vocabulary.words, np.int32)
+
+    def compile(self, schema: Any) -> tuple[Any, Normalised | None]:
+        try:
+            grammar = self.engine.compile(GrammarSpec("json_schema", json.dumps(schema)))
+            normalised = normalise(schema)
+        except (GrammarError, RecursionError) as error:
+            raise RefusedError(str(error)) from None
+        # What the rules do not state is checked as if the normaliser had left it.
+        left = normalised.residual or tuple([Residual("", "", schema)] * (grammar.checks is not None))
+        return grammar, normalised._replace(checks=grammar.checks, residual=left)
+
+    def accepts(self, compiled: tuple[Any, Normalised | None], value: Any, masks: list[float]) -> bool:
+        grammar, normalised = compiled
+        state = grammar.inner.start()
+        for token in self.vocabulary.encode(dumps(value)):
+            start = time.process_time_ns()
+            state.fill(self.row)
+            masks.append((time.process_time_ns() - start) / 1e3)
+            if not self.row.view(np.uint8)[token >> 3] >> (token & 7) & 1 or not state.accept(token):
+                return False
+        assert normalised is not None
+        return state.can_end and (normalised.checks is None or valid(normalised, value))
+
+
+class Xgrammar:
+    """The library on its own."""
+
+    def __init__(self, vocabulary: Vocabulary, strict: bool) -> None:
+        import xgrammar
+
+        self.library, self.vocabulary, self.strict = xgrammar, vocabulary, strict
+        stops = list(vocabulary.eos_ids)
+        kind = xgrammar.VocabType.RAW
+        info = xgrammar.TokenizerInfo(vocabulary.tokens, kind, vocab_size=vocabulary.size, stop_token_ids=stops)
+        self.compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
+        self.row = np.zeros(vocabulary.words, np.int32)
+
+    def compile(self, schema: Any) -> tuple[Any, Normalised | None]:
+        text = json.dumps(schema)
+        try:
+            layout = {"any_whitespace": False, "separators": (", ", ": ")}
+            return self.compiler.compile_json_schema(text, strict_mode=self.strict, **layout), None
+        except RuntimeError as error:
+            raise RefusedError(str(error)) from None
+
+    def accepts(self, compiled: tuple[Any, Normalised | None], value: Any, masks: list[float]) -> bool:
+        matcher = self.library.GrammarMatcher(compiled[0])
+        for token in self.vocabulary.encode(dumps(value)):
+            start = time.process_time_ns()
+            matcher.fill_next_token_bitmask(self.row[None])
+            masks.append((time.process_time_ns() - start) / 1e3)
+            if not self.row.view(np.uint8)[token >> 3] >> (token & 7) & 1 or not matcher.accept_token(token):
+                return False
+        return matcher.is_completed()
 
 
 def valid(normalised: Normalised, value: Any) -> bool:
@@ -241,17 +309,22 @@ def main() -> None:
         from radixlang.text.tokenizer import load_tokenizer
 
         loaded = load_tokenizer(args.tokenizer)
-        library, vocabulary = loaded.backend, Vocabulary.of(loaded)
+        vocabulary = Vocabulary.of(loaded)
+        library = loaded.backend
         tokenizer = llguidance.LLTokenizer(library.to_str())
         encode: Callable[[str], list[int]] = lambda text: library.encode(text, add_special_tokens=False).ids  # noqa: E731
     else:
         tokenizer = llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Bytes()))
         encode = _Bytes()
         vocabulary = Vocabulary([*_Bytes.tokens[:256], b""], (256,), encode)
-    engines = {
-        name: Ours(encode, tokenizer, vocabulary) if name == "ours" else Llguidance(encode, tokenizer)
-        for name in args.engines.split(",")
+    makers: dict[str, Callable[[], Any]] = {
+        "ours": lambda: Ours(encode, tokenizer, vocabulary),
+        "llguidance": lambda: Llguidance(encode, tokenizer),
+        "backend": lambda: Backend(vocabulary),
+        "xgrammar": lambda: Xgrammar(vocabulary, strict=False),
+        "strict": lambda: Xgrammar(vocabulary, strict=True),
     }
+    engines = {name: makers[name]() for name in args.engines.split(",")}
     for path in sorted(args.data.glob("*schemas*.jsonl")):
         lines = [json.loads(line) for line in path.read_text().strip().split("\n")][: args.limit]
         print(f"\n{path.name}: {len(lines)} schemas; times p50 / p90 / p99 / max\n")

@@ -65,7 +65,7 @@ class DeviceConfig:
     device: str = flag("auto", "auto, cpu, cuda, …")
     attention_backend: str = flag("auto", "Attention implementation; auto takes the first that fits the model.")
     page_size: int = flag(
-        16, "Tokens per KV page, 1 to 128; prefix hits of less than half a page more are rounded down to it."
+        16, "Tokens per KV page, 1 to 128; prefix hits are rounded down to it if that costs less than half a page."
     )
     kv_cache_dtype: str = flag(
         "auto",
@@ -163,7 +163,8 @@ class GrammarConfig:
     """Structured output."""
 
     grammar_backend: str = flag(
-        "auto", "Engine of constraints: auto, native, llguidance, or none for a server that takes no constraints."
+        "auto",
+        "Engine of constraints: auto, native, llguidance, xgrammar (an extra), or none: no constraints are taken.",
     )
     constrained_json_any_whitespace: bool = flag(
         False, "Let constrained JSON be laid out freely; otherwise its separators are exactly ', ' and ': '."

@@ -40,7 +40,7 @@ TOKEN_BYTES = 16
 
 @dataclass(frozen=True)
 class CopyPages:
-    """Copy the KV of page `source[i]` to page `target[i]` before the step's writes."""
+    """Copy the KV of page `source[i]` to page `target[i]`."""
 
     source: Ints
     target: Ints
@@ -187,6 +187,8 @@ class StepPlan:
     `sample`"""
     transfers: tuple[Transfer, ...] = ()
     """copies between device and host memory, begun in this order before all else"""
+    copies: CopyPages | None = None
+    """made behind the step's writes"""
 
     @property
     def size(self) -> int:

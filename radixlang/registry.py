@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from typing import Any, Generic, TypeVar
 
 from radixlang.errors import ConfigError
@@ -20,12 +21,14 @@ T = TypeVar("T")
 class Registry(Generic[T]):
     """Name → `"module:attribute"`, resolved lazily.
 
-    `what` names the kind of thing in error messages, `group` the entry-point group for plug-ins.
+    `what` names the kind of thing in error messages, `group` the entry-point group for plug-ins. `extras`: names
+    that need the package of that name, which an extra of that name brings.
     """
 
-    def __init__(self, what: str, group: str, table: Mapping[str, str]) -> None:
+    def __init__(self, what: str, group: str, table: Mapping[str, str], extras: Collection[str] = ()) -> None:
         self.what = what
         self.group = group
+        self.extras = frozenset(extras)
         self._table = dict(table)
         self._plugins_read = False
 
@@ -39,6 +42,10 @@ class Registry(Generic[T]):
         """All known names, in the order of the table."""
         self._read_plugins()
         return list(self._table)
+
+    def always(self) -> list[str]:
+        """The names that need no extra."""
+        return [name for name in self.names() if name not in self.extras]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())
@@ -69,9 +76,11 @@ def check_name(what: str, where: str, name: str, flag: str, also: Sequence[str] 
     """Check that the registry or list of names at `where` ("module:ATTRIBUTE") or `also` knows `name`.
 
     Raises:
-        ConfigError: unknown; names the flag and lists the known names.
+        ConfigError: unknown, or without the package that it needs; names the flag and lists the known names.
     """
     module, _, attribute = where.partition(":")
     registry: Collection[str] = getattr(importlib.import_module(module), attribute)
     if name not in registry and name not in also:
         raise ConfigError(f"{flag} {name!r} is no {what}; known are: {', '.join([*also, *registry])}.")
+    if isinstance(registry, Registry) and name in registry.extras and find_spec(name) is None:
+        raise ConfigError(f"{flag} {name} needs the package {name}: pip install 'radixlang[{name}]'.")

@@ -178,9 +178,9 @@ class FakeExecutor:
                 self.results[later.step] = RuntimeError(f"step {later.step} came to nothing")
             self.waiting.clear()
             return RuntimeError(f"step {plan.step} broke")
+        pages = self.kv.reshape(-1, size)
         for action in plan.actions:
             if isinstance(action, CopyPages):
-                pages = self.kv.reshape(-1, size)
                 pages[action.target] = pages[action.source]
         self.table[plan.new_pages[:, 0], plan.new_pages[:, 1]] = plan.new_pages[:, 2]
         assert (plan.new_pages[:, 2] > 0).all(), "the sink was handed out"
@@ -196,7 +196,7 @@ class FakeExecutor:
         wishes = {wish.index: wish for wish in plan.logprobs}
         allowed = dict(zip(plan.masked.tolist(), self.masks.pop(plan.step, []), strict=True))
         result = StepResult(plan.step, np.zeros(int(plan.samples.sum()), np.int32))
-        written: set[int] = set()
+        written: dict[int, int] = {}
         drawn, at = 0, 0
         for index, row in enumerate(plan.rows.tolist()):
             start, count = int(plan.starts[index]), int(plan.counts[index])
@@ -208,13 +208,13 @@ class FakeExecutor:
             positions = np.arange(start + count)
             slots = self.table[row, positions // size] * size + positions % size
             assert (slots >= size).all(), "a position in the sink"
-            assert written.isdisjoint(slots[start:].tolist()), "two rows write one slot"
-            written.update(slots[start:].tolist())
             context = self.model.context(self.kv[slots[:start]])
             contexts = []
             for position, token in enumerate(tokens, start):
                 value = self.model.slot(context, token, position)
-                self.kv[slots[position]] = value
+                slot = int(slots[position])
+                assert written.setdefault(slot, value) == value, "two rows write one slot"
+                self.kv[slot] = value
                 context = self.model.extend(context, value, position)
                 contexts.append(context)
             if self.poison in tokens:
@@ -239,4 +239,6 @@ class FakeExecutor:
             if plan.pools[index]:
                 result.embeddings[index] = self.model.embedding(context)
         assert at == plan.tokens
+        if plan.copies is not None:
+            pages[plan.copies.target] = pages[plan.copies.source]
         return result

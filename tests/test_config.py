@@ -100,7 +100,7 @@ def test_resolve_normalises():
     assert (c.model.dtype, c.schedule.schedule_policy) == ("float16", "priority")
 
 
-@pytest.mark.parametrize("name", ["xgrammar", "outlines"])
+@pytest.mark.parametrize("name", ["lm-format-enforcer", "outlines"])
 def test_unknown_grammar_engines_are_told_the_known_ones(name: str) -> None:
-    with pytest.raises(ConfigError, match="known are: auto, none, native, llguidance"):
+    with pytest.raises(ConfigError, match="known are: auto, none, native, llguidance, xgrammar"):
         Config.from_flat(model_path="m", grammar_backend=name).resolve()

@@ -15,7 +15,7 @@ import numpy as np
 
 from radixlang.bench.report import Cell, percentiles
 from radixlang.bench.workloads import Request, Session, Text, content, key_of
-from radixlang.cache import make_cache
+from radixlang.cache import Insertion, make_cache
 from radixlang.plan import Ints
 
 Said = Text | Ints
@@ -173,18 +173,20 @@ class Ideal:
     def sent(self, prompt: Ints) -> int:
         """→ tokens of the prompt that need not be computed. From now on others may find the prompt."""
         match = self._tree.match_prefix(prompt[:-1])
-        _, part = self._tree.part_page(match.node, prompt[match.tokens : -1][: self._size])
-        self._keep(prompt)
-        return match.tokens + (part if 2 * part >= self._size else 0)
+        part = self._tree.part_page(match.node, prompt[match.tokens : -1][: self._size])
+        done = self._keep(prompt)
+        self._tree.lend(done.node, prompt[done.stored :], 0)
+        return match.tokens + (part.tokens if part is not None else 0)
 
     def said(self, prompt: Ints, answer: Ints) -> None:
         """The answer is complete. Nothing was ever computed after its last token."""
         self._keep(np.concatenate([prompt, answer[:-1]]))
 
-    def _keep(self, tokens: Ints) -> None:
+    def _keep(self, tokens: Ints) -> Insertion:
         pages = len(tokens) // self._size
-        self._tree.insert(tokens, np.arange(self._pages, self._pages + pages, dtype=np.int32))
+        done = self._tree.insert(tokens, np.arange(self._pages, self._pages + pages, dtype=np.int32))
         self._pages += pages
+        return done
 
 
 @dataclass

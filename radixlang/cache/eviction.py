@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from radixlang.registry import Registry
 
 if TYPE_CHECKING:
-    from radixlang.cache.radix_tree import TreeNode
+    from radixlang.cache.node import TreeNode
 
 EvictionOrder: TypeAlias = "Callable[[TreeNode], Any]"
 

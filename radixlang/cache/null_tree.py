@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from radixlang.cache.node import TreeNode
 from radixlang.cache.radix_tree import Insertion, Match, RadixTree
 from radixlang.plan import Ints
 
@@ -24,3 +25,6 @@ class NullTree(RadixTree):
 
     def insert(self, tokens: Ints, pages: Ints, namespace: str = "", priority: int = 0) -> Insertion:
         return Insertion(0, 0, _NO_PAGES, self.root(namespace))
+
+    def lend(self, node: TreeNode, tokens: Ints, page: int) -> None:
+        pass

@@ -6,14 +6,15 @@
          ├──────┐
        [B B]  [C C C]                             children differ in their first page
 
-A page in the tree is full and never written again. Whoever reads pages holds a lock on the node where its
-prefix ends, which protects the path up to the root; unlocked leaves can be evicted, from their ends.
+A page in the tree is full, and no step writes it but the one that brought it. Whoever reads pages holds a lock on
+the node where its prefix ends, which protects the path up to the root; unlocked leaves can be evicted, from their
+ends.
 Must not know requests, pools or devices: it hands page ids back, the caller frees them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
@@ -21,74 +22,12 @@ import numpy as np
 
 from radixlang.cache.eviction import EvictionOrder
 from radixlang.cache.leaf_queue import Entry, LeafQueue
+from radixlang.cache.node import ID_BYTES, PartPage, Tail, TreeNode, upwards
 from radixlang.cache.reuse import Reuse
 from radixlang.plan import Ints
 
-_NO_PAGES: Ints = np.zeros(0, np.int32)
-_TOKEN = 4
-"""bytes of a token id"""
 _BRANCHES = 8
 """children that `part_page` looks at: a node can have thousands"""
-
-
-class TreeNode:
-    """A run of tokens with the pages that hold their KV. Times are counts of tree uses (`RadixTree.clock`)."""
-
-    __slots__ = (
-        "children",
-        "created",
-        "credit",
-        "data",
-        "entry",
-        "hit_time",
-        "hits",
-        "last_use",
-        "locks",
-        "namespace",
-        "pages",
-        "parent",
-        "pins",
-        "priority",
-        "start",
-    )
-
-    def __init__(
-        self, data: bytes, pages: Ints, parent: TreeNode | None, namespace: str, start: int, now: int
-    ) -> None:
-        self.data = data
-        """the tokens, int32: comparing and looking up bytes is many times faster than the same with arrays"""
-        self.pages = pages
-        self.parent = parent
-        self.namespace = namespace
-        self.start = start
-        """tokens before the run"""
-        self.children: dict[bytes, TreeNode] = {}
-        """by their first pages"""
-        self.locks = 0
-        """locks on this node and on all nodes below it"""
-        self.pins = 0
-        """those of the locks that are pins"""
-        self.last_use = now
-        self.created = now
-        self.hit_time = now
-        """when it was last hit, or made"""
-        self.hits = 0
-        self.credit = 0.0
-        """how much later than its last use it counts as used in the order `cost` (see `Reuse.credit`), as of when
-        it last became evictable"""
-        self.priority = 0
-        self.entry: Entry[TreeNode] | None = None
-        """its one valid entry in the queue of leaves"""
-
-    @property
-    def tokens(self) -> Ints:
-        """The run (read-only)."""
-        return np.frombuffer(self.data, np.int32)
-
-    @property
-    def end(self) -> int:
-        """Tokens up to the end of the run."""
-        return self.start + len(self.data) // _TOKEN
 
 
 class Match(NamedTuple):
@@ -121,16 +60,13 @@ def common_prefix(a: Ints, b: Ints) -> int:
     return first if n and differs[first] else n
 
 
-def _pages_of(path: list[TreeNode]) -> Ints:
-    if len(path) == 1:
-        return path[0].pages
-    return np.concatenate([node.pages for node in path]) if path else _NO_PAGES
+def _ids(parts: Iterable[bytes]) -> Ints:
+    """Runs of ids, joined (read-only)."""
+    return np.frombuffer(b"".join(parts), np.int32)
 
 
-def _trimmed(part: Ints) -> Ints:
-    """A slice, copied once it pins an array more than twice its size."""
-    base = part.base
-    return part.copy() if isinstance(base, np.ndarray) and base.size > 2 * part.size else part
+def _is_valid(entry: Entry[TreeNode]) -> bool:
+    return entry[2].entry is entry
 
 
 class RadixTree:
@@ -139,10 +75,10 @@ class RadixTree:
     def __init__(self, page_size: int, order: EvictionOrder) -> None:
         self.page_size = page_size
         self.reuse = Reuse()
-        self._width = page_size * _TOKEN
+        self._width = page_size * ID_BYTES
         self._order = order
         self._roots: dict[str, TreeNode] = {}
-        self._leaves: LeafQueue[TreeNode] = LeafQueue()
+        self._leaves: LeafQueue[TreeNode] = LeafQueue(_is_valid)
         self._clock = 0
         self._nodes = 0
         self.total = 0
@@ -171,7 +107,7 @@ class RadixTree:
         """The namespace's root, made when it is new."""
         root = self._roots.get(namespace)
         if root is None:
-            root = self._roots[namespace] = TreeNode(b"", _NO_PAGES, None, namespace, 0, self._clock)
+            root = self._roots[namespace] = TreeNode(b"", b"", None, namespace, 0, self._clock)
         return root
 
     def roots(self) -> list[TreeNode]:
@@ -187,7 +123,7 @@ class RadixTree:
         if root is None:
             return [], 0
         path, shared = self._walk(root, tokens.tobytes())
-        return path, path[-1].start + shared // _TOKEN if path else 0
+        return path, path[-1].start + shared // ID_BYTES if path else 0
 
     def match_length(self, tokens: Ints, namespace: str = "") -> int:
         """How many tokens `match_prefix` would find."""
@@ -199,17 +135,24 @@ class RadixTree:
         path = self._descend(tokens.tobytes(), namespace, priority)
         node = path[-1]
         self._offer(node)
-        return Match(_pages_of(path[1:]), node, node.end)
+        return Match(_ids(node.page_data for node in path), node, node.end)
 
-    def part_page(self, node: TreeNode, tokens: Ints) -> tuple[TreeNode, int]:
-        """The child of `node` (where a match has ended) whose first page shares most with `tokens`, the tokens
-        behind the match, and how many these are: less than a page, 0 (and `node`) when there are none."""
-        best, most = node, 0
+    def part_page(self, node: TreeNode, tokens: Ints) -> PartPage | None:
+        """The page behind `node`, where a match has ended, that begins with most of the `tokens` that follow.
+        None if that is neither all of them nor half a page: a copy would save too little."""
+        best: PartPage | None = None
+        most = 0
         for child in islice(node.children.values(), _BRANCHES):
             shared = common_prefix(child.tokens[: self.page_size], tokens)
             if shared > most:
-                best, most = child, shared
-        return best, most
+                most = shared
+                best = PartPage(shared, child.data[: self._width], int(child.pages[0]), child.created, child)
+        if node.tail is not None:
+            shared = common_prefix(np.frombuffer(node.tail.data, np.int32), tokens)
+            if shared > most:
+                most = shared
+                best = PartPage(shared, *node.tail, None)
+        return best if most == len(tokens) or 2 * most >= self.page_size else None
 
     def _walk(self, node: TreeNode, data: bytes) -> tuple[list[TreeNode], int]:
         """The nodes below `node` along `data`, and how many bytes the last of them shares with it: whole pages,
@@ -222,8 +165,8 @@ class RadixTree:
             run = child.data
             shared = len(run)
             if not data.startswith(run, at):
-                rest = np.frombuffer(data, np.int32, min(shared, len(data) - at) // _TOKEN, at)
-                shared = common_prefix(child.tokens, rest) * _TOKEN
+                rest = np.frombuffer(data, np.int32, min(shared, len(data) - at) // ID_BYTES, at)
+                shared = common_prefix(child.tokens, rest) * ID_BYTES
                 shared -= shared % width
                 break
             at += shared
@@ -244,10 +187,10 @@ class RadixTree:
         node = path[-1]
         present = node.end
         if present < stored:
-            node = self._grow(node, data[present * _TOKEN :], pages[present // size :].copy(), priority)
+            node = self._grow(node, data[present * ID_BYTES :], pages[present // size :].tobytes(), priority)
             path.append(node)
         self._offer(node)
-        return Insertion(present, stored, _pages_of(path[1:]), node)
+        return Insertion(present, stored, _ids(node.page_data for node in path), node)
 
     def _descend(self, data: bytes, namespace: str, priority: int) -> list[TreeNode]:
         """The namespace's root and the nodes along `data`, split to what matches, as used now."""
@@ -261,28 +204,29 @@ class RadixTree:
                 node.priority = priority
         return [self._roots[namespace], *path]
 
-    def _grow(self, parent: TreeNode, data: bytes, pages: Ints, priority: int) -> TreeNode:
+    def _grow(self, parent: TreeNode, data: bytes, page_data: bytes, priority: int) -> TreeNode:
         """A new leaf."""
-        leaf = TreeNode(data, pages, parent, parent.namespace, parent.end, self._clock)
+        leaf = TreeNode(data, page_data, parent, parent.namespace, parent.end, self._clock)
         leaf.priority = priority
         parent.children[data[: self._width]] = leaf
+        parent.entry = None
         self._nodes += 1
-        self.total += len(pages)
+        self.total += leaf.size
         return leaf
 
     def _split(self, node: TreeNode, length: int) -> TreeNode:
         """Put a new node with the first `length` bytes above `node`, which stays where locked paths end."""
         parent, width = node.parent, self._width
         assert parent is not None
-        count = length // width
+        cut = length // width * ID_BYTES
         upper = TreeNode(
-            node.data[:length], _trimmed(node.pages[:count]), parent, node.namespace, node.start, node.created
+            node.data[:length], node.page_data[:cut], parent, node.namespace, node.start, node.created
         )
         for name in ("locks", "pins", "last_use", "hit_time", "hits", "priority"):
             setattr(upper, name, getattr(node, name))
         parent.children[upper.data[:width]] = upper
         node.data = node.data[length:]
-        node.pages = _trimmed(node.pages[count:])
+        node.page_data = node.page_data[cut:]
         node.start = upper.end
         node.parent = upper
         upper.children[node.data[:width]] = node
@@ -300,103 +244,111 @@ class RadixTree:
 
     def lock(self, node: TreeNode) -> None:
         """Protect the path that ends at `node`."""
-        step: TreeNode | None = node
-        while step is not None:
+        for step in upwards(node):
             if step.locks == 0:
-                self.locked += len(step.pages)
+                self.locked += len(step.page_data) // ID_BYTES
             step.locks += 1
-            step = step.parent
 
     def unlock(self, node: TreeNode) -> None:
         """Undo one `lock` of `node`."""
-        step: TreeNode | None = node
-        while step is not None:
+        for step in upwards(node):
             assert step.locks > 0, "a node was unlocked more often than locked"
             step.locks -= 1
             if step.locks == 0:
-                self.locked -= len(step.pages)
-            step = step.parent
+                self.locked -= len(step.page_data) // ID_BYTES
         self._offer(node)
         self._forget_empty_root(node)
 
     def pin(self, node: TreeNode) -> None:
         """Lock the path that ends at `node`, and count its pages among the pinned ones."""
         self.lock(node)
-        step: TreeNode | None = node
-        while step is not None:
+        for step in upwards(node):
             if step.pins == 0:
-                self.pinned += len(step.pages)
+                self.pinned += step.size
             step.pins += 1
-            step = step.parent
 
     def unpin(self, node: TreeNode) -> None:
         """Undo one `pin` of `node`."""
-        step: TreeNode | None = node
-        while step is not None:
+        for step in upwards(node):
             assert step.pins > 0, "a node was unpinned more often than pinned"
             step.pins -= 1
             if step.pins == 0:
-                self.pinned -= len(step.pages)
-            step = step.parent
+                self.pinned -= step.size
         self.unlock(node)
+
+    def lend(self, node: TreeNode, tokens: Ints, page: int) -> None:
+        """Others may copy `page`, which is not full and holds the KV of `tokens` behind `node`, where a lock of
+        its owner ends. The newest is remembered, of those with the same tokens the oldest."""
+        data = tokens.tobytes()
+        if node.tail is None or node.tail.data != data:
+            self._clock += 1
+            node.tail = Tail(data, page, self._clock)
+
+    def take_back(self, node: TreeNode, page: int) -> None:
+        """The owner of a page that may be lent at `node` gives it up."""
+        if node.tail is not None and node.tail.page == page:
+            node.tail = None
 
     # ---- giving pages back ----
 
     def evict(self, count: int) -> Ints:
         """Take up to `count` pages out of unlocked leaves, in the eviction order; the caller frees them."""
-        freed: list[Ints] = []
+        freed: list[bytes] = []
         got = 0
-        while got < count and (node := self._next_leaf()) is not None:
-            spare = len(node.pages) - (count - got)
-            if spare > 0:  # the end of a long run is enough
-                freed.append(self._cut(node, spare))
+        while got < count and (node := self._take_leaf()) is not None:
+            size = node.size
+            if size > count - got:  # the end of a long run is enough
+                size = count - got
+                freed.append(self._cut(node, size))
+                self._queue(node)
             else:
-                self._leaves.pop()
                 self.reuse.lost(node.hits, len(node.data))
                 freed.append(self._remove(node))
-            got += len(freed[-1])
-        return np.concatenate(freed) if freed else _NO_PAGES
+            got += size
+        return _ids(freed)
 
-    def _cut(self, node: TreeNode, keep: int) -> Ints:
-        """Take the leaf's pages behind the first `keep`."""
-        freed = node.pages[keep:]
-        node.pages = _trimmed(node.pages[:keep])
-        node.data = node.data[: keep * self._width]
-        self.total -= len(freed)
+    def _cut(self, leaf: TreeNode, count: int) -> bytes:
+        """Take the leaf's last `count` pages, which are not all."""
+        freed = leaf.page_data[-count * ID_BYTES :]
+        leaf.page_data = leaf.page_data[: -count * ID_BYTES]
+        leaf.data = leaf.data[: -count * self._width]
+        self.total -= count
         return freed
 
     def forget(self, node: TreeNode) -> Ints:
         """Take out the run that ends at `node`, up to where a lock or another branch needs it (its KV is not to
         be trusted); the caller frees the pages."""
-        freed: list[Ints] = []
+        freed: list[bytes] = []
         while node.parent is not None and not node.children and not node.locks:
             parent = node.parent
             freed.append(self._remove(node))
             node = parent
-        return np.concatenate(freed) if freed else _NO_PAGES
+        return _ids(freed)
 
     def flush(self) -> Ints:
         """Take out everything; nothing may be locked. The caller frees the pages."""
         assert self.locked == 0, "a locked tree cannot be flushed"
-        freed = [node.pages for node in self._all_nodes()]
+        freed = [node.page_data for node in self._all_nodes()]
         self._roots = {name: root for name, root in self._roots.items() if root.locks}
         for root in self._roots.values():
             root.children.clear()
-        self._leaves = LeafQueue()
+        self._leaves = LeafQueue(_is_valid)
         self._nodes = self.total = 0
-        return np.concatenate(freed) if freed else _NO_PAGES
+        return _ids(freed)
 
-    def _remove(self, leaf: TreeNode) -> Ints:
+    def _remove(self, leaf: TreeNode) -> bytes:
         parent = leaf.parent
         assert parent is not None
         del parent.children[leaf.data[: self._width]]
         leaf.entry = None
         self._nodes -= 1
-        self.total -= len(leaf.pages)
+        self.total -= leaf.size
         if not parent.children:
-            self._offer(parent)
-            self._forget_empty_root(parent)
-        return leaf.pages
+            if parent.parent is None:
+                self._forget_empty_root(parent)
+            else:
+                self._offer(parent)
+        return leaf.page_data
 
     def _forget_empty_root(self, node: TreeNode) -> None:
         if node.parent is None and not node.children and not node.locks:
@@ -413,29 +365,27 @@ class RadixTree:
         if node.children or node.locks or node.parent is None:
             return
         node.credit = self.reuse.credit(node.hits, len(node.data), node.start)
-        key, entry = self._order(node), node.entry
-        if entry is not None and entry[0] <= key:
-            return
-        node.entry = self._leaves.push(key, node)
-        if len(self._leaves) > 2 * self._nodes + 64:  # an order in which uses lower the value (mru)
-            self._leaves.keep(lambda entry: entry[2].entry is entry)
+        if node.entry is None or self._order(node) < node.entry[0]:
+            self._queue(node)
 
-    def _next_leaf(self) -> TreeNode | None:
-        """The leaf to evict, which stays at the front of the queue; None when none is left."""
-        leaves = self._leaves
-        while (entry := leaves.first()) is not None:
-            node = entry[2]
-            valid = node.entry is entry
-            if valid and not node.children and not node.locks:
-                key = self._order(node)
-                if key <= entry[0]:
-                    return node
-                leaves.pop()
-                node.entry = leaves.push(key, node)
+    def _queue(self, node: TreeNode) -> None:
+        """Put a leaf into its place in the queue."""
+        node.entry = self._leaves.push(self._order(node), node)
+        if len(self._leaves) > 2 * self._nodes + 64:  # an order in which uses lower the value (mru)
+            self._leaves.tidy()
+
+    def _take_leaf(self) -> TreeNode | None:
+        """Take the leaf that is next to go out of the queue; None when there is none."""
+        while (entry := self._leaves.pop()) is not None:
+            key, _, node = entry
+            if not _is_valid(entry):
                 continue
-            leaves.pop()
-            if valid:
-                node.entry = None
+            node.entry = None
+            if node.locks:
+                continue
+            if self._order(node) <= key:
+                return node
+            self._queue(node)
         return None
 
     # ---- checks ----
@@ -450,8 +400,7 @@ class RadixTree:
 
     def pages(self) -> Ints:
         """All pages in the tree, in no particular order."""
-        runs = [node.pages for node in self._all_nodes()]
-        return np.concatenate(runs) if runs else _NO_PAGES
+        return _ids(node.page_data for node in self._all_nodes())
 
     def check(self) -> None:
         """Assert that counts, keys, locks and the queue of leaves agree with the nodes."""
@@ -459,14 +408,16 @@ class RadixTree:
         queued = {id(entry) for entry in self._leaves.entries()}
         for node in self._all_nodes():
             count += 1
-            total += len(node.pages)
-            locked += len(node.pages) if node.locks else 0
-            pinned += len(node.pages) if node.pins else 0
-            assert len(node.pages) > 0, "an empty node"
-            assert len(node.data) == len(node.pages) * self._width, "tokens and pages differ"
+            total += node.size
+            locked += node.size if node.locks else 0
+            pinned += node.size if node.pins else 0
+            assert node.size > 0, "an empty node"
+            assert node.locks or not node.tail, "nobody holds the page that is lent"
+            assert len(node.data) == node.size * self._width, "tokens and pages differ"
             assert node.locks >= sum(child.locks for child in node.children.values()), "a path is not locked"
             assert node.locks >= node.pins >= sum(child.pins for child in node.children.values()), "a pin is lost"
             assert node.entry is None or id(node.entry) in queued, "a leaf's entry is lost"
+            assert not (node.children and node.entry), "a run that is no leaf is in the queue"
             if not node.children and not node.locks:
                 assert node.entry is not None, "an evictable leaf is not in the queue"
                 assert node.entry[0] <= self._order(node), "a leaf would be evicted too late"

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any
 
-from radixlang.cache.radix_tree import RadixTree, TreeNode
+from radixlang.cache.node import TreeNode
+from radixlang.cache.radix_tree import RadixTree
 from radixlang.errors import NotFoundError, RequestError
 
 SCAN = 16384
@@ -30,7 +31,7 @@ ORDERS: dict[str, Key] = {
     "recent": lambda node: node.last_use,
     "hits": lambda node: node.hits,
     "depth": lambda node: -node.start,
-    "tokens": lambda node: len(node.pages),
+    "tokens": lambda node: node.size,
 }
 
 
@@ -135,7 +136,7 @@ def tree_view(
             "id": [node.created for node in shown],
             "parent": [-1 if node.parent is None else index.get(node.parent, -1) for node in shown],
             "start": [node.start for node in shown],
-            "tokens": [len(node.pages) * size for node in shown],
+            "tokens": [node.size * size for node in shown],
             "hits": [node.hits for node in shown],
             "locks": [node.locks for node in shown],
             "pins": [node.pins for node in shown],

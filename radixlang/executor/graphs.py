@@ -4,8 +4,9 @@ A graph holds unpacking, forward pass and draw of a step of so many tokens and r
 such shapes: *decode* steps, whose rows have one token each and all draw, the same with *tree attention*, and
 *prompt* steps, where any rows bring any tokens and some draw. A step runs in the smallest shape that holds it;
 rows that pad it are the sink's, and so is the row that the tokens belong to that pad it. Rows that wait for a
-mask are passed over by the graph's draw; once the masks are there, a few launches draw them from the logits that
-the graph left. Whatever a graph cannot do is left to the ordinary path, which gives the same tokens.
+mask are passed over by the graph's draw; once the masks are there, a second graph of the shape draws them from
+the logits that the first one left. Whatever a graph cannot do is left to the ordinary path, which gives the same
+tokens.
 """
 
 from __future__ import annotations
@@ -122,6 +123,12 @@ class StepGraphs:
         home = torch.zeros(2 * rows, dtype=torch.int32, device=device)
         self._homes = {shape: home[: 2 * shape.rows].view(2, shape.rows) for shape in shapes}
         self._replays: dict[Shape, Replay] = {}
+        self._masked = torch.zeros((3, -(-rows // 4) * 4), dtype=torch.int32, device=device)
+        """for the draw of masked rows: a step's drawing rows; what they had drawn before, -1 to pass over one; and
+        to which of them the masks belong, -1 for none"""
+        self._bits: torch.Tensor | None = None
+        """[rows, words] the masks"""
+        self._draws: dict[Shape, Replay] = {}
         self._scores: dict[Shape, torch.Tensor] = {}
         """[rows, vocabulary] what a shape's last run left"""
         self._last: tuple[StepPlan, Shape, npt.NDArray[np.int64]] | None = None
@@ -129,8 +136,10 @@ class StepGraphs:
         self._decode: DecodePack | None = None
         """the rows that decoded last"""
 
-    def capture(self, record: Record, progress: Callable[[int, int], None]) -> None:
-        """Record all shapes, the largest first, so that the others fit into its memory."""
+    def capture(self, record: Record, progress: Callable[[int, int], None], draws: Record | None = None) -> None:
+        """Record all shapes, the largest first, so that the others fit into its memory. `draws` records the draws
+        of masked rows when they come, which must not use that memory: they read what a step left in it."""
+        self._record_draw = draws or record
         shapes = sorted(self._decodes + self._trees + self._prompts, reverse=True)
         # Compiles what is not compiled yet; prompt steps beyond the kernels for few tokens are all alike.
         unlike = [shape for shape in shapes if shape.decodes or shape.tokens <= MAX_TOKENS or shape == shapes[0]]
@@ -287,14 +296,26 @@ class StepGraphs:
         _, shape, before = self._last
         draws = plan.rows[plan.samples]
         at = (np.cumsum(plan.samples) - 1)[plan.masked]
-        later = np.full(len(draws), -1)
-        later[at] = before[at]
-        numbers = self._sampling.upload(np.concatenate([draws, later, at]).astype(np.int32))
-        rows, waiting, index = numbers.split([len(draws), len(draws), len(at)])
-        scores = self._scores[shape][: len(draws)]
-        apply_bitmask(scores, index, bits)
-        self._columns.draw(scores, rows, waiting, self._table.next_token, self._homes[shape])
+        numbers = np.full((3, shape.rows), -1, np.int32)
+        numbers[0, : len(draws)], numbers[0, len(draws) :] = draws, 0
+        numbers[1, at] = before[at]
+        numbers[2, : len(at)] = at
+        if self._bits is None:
+            self._bits = bits.new_zeros(self._masked.shape[1], bits.shape[1])
+        replay = self._draws.get(shape)
+        if replay is None:
+            self._masked[1:] = -1  # whoever records may run it: nothing is masked or drawn
+            replay = self._draws[shape] = self._record_draw(partial(self._draw_masked, shape, self._bits))
+        self._bits[: len(bits)].copy_(bits)
+        self._masked[:, : shape.rows].copy_(self._sampling.upload(numbers))
+        replay()
         return self._homes[shape]
+
+    def _draw_masked(self, shape: Shape, bits: torch.Tensor) -> None:
+        rows, drawn, index = self._masked[:, : shape.rows]
+        scores = self._scores[shape]
+        apply_bitmask(scores, index, bits[: shape.rows])
+        self._columns.draw(scores, rows, drawn, self._table.next_token, self._homes[shape])
 
 
 def _planner(model: Model, pool: KvPool, attention: AttentionBackend) -> PrefixPlanner:

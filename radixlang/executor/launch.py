@@ -113,14 +113,20 @@ class DeviceExecutor:
         def work() -> None:
             parts = self.model, self.pool, self.table, self.attention, self.sampling
             graphs = StepGraphs(*parts, shapes, lambda part: self.platform.mark(part), self.copies.gated)
-            graphs.capture(CudaRecorder(), progress)
+            graphs.capture(CudaRecorder(), progress, CudaRecorder())
             self.graphs = graphs
 
         self._submit(work).wait()
 
     def launch(self, plan: StepPlan) -> Ticket:
         ticket = Ticket(plan)
-        ticket.forward = self._submit(lambda: self._run(ticket))
+
+        def work() -> None:
+            self._run(ticket)
+            if plan.copies is not None:
+                self._act(plan.copies)
+
+        ticket.forward = self._submit(work)
         return ticket
 
     def sample(self, ticket: Ticket, masks: np.ndarray | None) -> None:

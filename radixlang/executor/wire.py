@@ -110,6 +110,7 @@ def _plan(fields: dict[str, Any], actions: list[Any], transfers: list[Any]) -> S
             ),
             "actions": tuple(_ACTIONS[name](**values) for name, values in actions),
             "transfers": tuple(_TRANSFERS[name](**_tuples(values)) for name, values in transfers),
+            "copies": None if fields["copies"] is None else CopyPages(**fields["copies"]),
         }
     )
 

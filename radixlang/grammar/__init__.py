@@ -19,6 +19,8 @@ ENGINES: Registry[type[Engine]] = Registry(
     {
         "native": "radixlang.grammar.native:NativeEngine",
         "llguidance": "radixlang.grammar.llg:LlguidanceEngine",
+        "xgrammar": "radixlang.grammar.xgr:XgrammarEngine",
     },
+    extras=["xgrammar"],
 )
-"""In order of preference; `auto` takes the first that supports the constraint."""
+"""In order of preference; `auto` takes the first that supports the constraint, of those that need no extra."""

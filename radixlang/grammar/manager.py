@@ -200,7 +200,7 @@ class GrammarManager:
 
     def _engine_for(self, spec: GrammarSpec) -> Engine:
         reasons = []
-        for name in [self._backend] if self._backend != "auto" else ENGINES.names():
+        for name in [self._backend] if self._backend != "auto" else ENGINES.always():
             engine = self._engine(name)
             reason = engine.supports(spec)
             if reason is None:
@@ -218,7 +218,7 @@ class GrammarManager:
         return engine
 
     def _prepare(self) -> None:
-        names = ENGINES.names() if self._backend == "auto" else [self._backend] * (self._backend != "none")
+        names = ENGINES.always() if self._backend == "auto" else [self._backend] * (self._backend != "none")
         for name in names:
             self._engine(name).warm_up()
         if names:

@@ -158,6 +158,7 @@ class ResidualState:
         self._vetoed_value: int | None = None
         self._backtracks = 0
         self._undone = 0
+        self._ended = 0  # end tokens accepted, which are no steps
 
     def fill(self, row: np.ndarray) -> None:
         """Set the bits of the allowed tokens; vetoed ones are not.
@@ -195,7 +196,9 @@ class ResidualState:
             if not self._may_end():
                 self._veto(token)
                 return False
-            return self._inner.accept(token)
+            taken = self._inner.accept(token)
+            self._ended += taken
+            return taken
         data = self._grammar.vocabulary.tokens[token]
         try:
             place = self._scan(self._place, data)
@@ -293,6 +296,10 @@ class ResidualState:
 
     def rollback(self, tokens: int) -> None:
         """Undo the last accepted tokens."""
+        ends = min(max(tokens, 0), self._ended)
+        self._ended -= ends
+        self._inner.rollback(ends)
+        tokens -= ends
         if tokens <= 0:
             return
         first = self._steps[-tokens]
@@ -362,6 +369,7 @@ class ResidualState:
         new._vetoed = {at: set(refused) for at, refused in self._vetoed.items()}
         new._failures, new._restarts, new._free = dict(self._failures), dict(self._restarts), self._free
         new._vetoed_value, new._backtracks, new._undone = self._vetoed_value, self._backtracks, self._undone
+        new._ended = self._ended
         return new
 
     # ---- reading the text

@@ -253,7 +253,7 @@ def apply_bitmask(logits: torch.Tensor, index: torch.Tensor, mask: torch.Tensor)
     vocab = logits.shape[1]
     bits = ((mask[:, :, None] >> torch.arange(32, device=mask.device, dtype=torch.int32)) & 1).flatten(1)
     allowed = F.pad(bits, (0, max(0, vocab - bits.shape[1])))[:, :vocab] == 1
-    where = index.long()
+    where, allowed = index[index >= 0].long(), allowed[index >= 0]
     logits[where] = logits[where].masked_fill(~allowed, float("-inf"))
 
 

@@ -118,13 +118,6 @@ class MatvecTile:
     warps: int
 
 
-@dataclass(frozen=True)
-class LibraryProduct:
-    """A product is left to the vendor's library: to cuBLASLt if `cublaslt`, else to torch's own choice."""
-
-    cublaslt: bool = False
-
-
 def interpreted() -> bool:
     """True when Triton kernels run in its CPU interpreter."""
     return os.environ.get("TRITON_INTERPRET", "0") == "1"
@@ -274,9 +267,3 @@ def matvec_tile(chip: Chip, *, tokens: int, outer: int, inner: int, gated: bool)
         return None
     entry = _entry(chip, "matvec", {}, tokens=tokens, outer=outer, inner=inner, gated=int(gated))
     return MatvecTile(entry["block_n"], entry["warps"]) if entry.get("block_n") else None
-
-
-def library_product(chip: Chip, *, tokens: int, outer: int, inner: int, gated: bool) -> LibraryProduct:
-    """Who does a product that is left to the library; sizes as for `skinny_tile`, of any number of tokens."""
-    entry = _entry(chip, "skinny", {}, tokens=tokens, outer=outer, inner=inner, gated=int(gated))
-    return LibraryProduct(bool(entry.get("cublaslt", 0)))

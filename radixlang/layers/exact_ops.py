@@ -6,9 +6,12 @@ never change their kernel. Must not know models.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
-from radixlang.layers.triton_ops import Pending, TritonOps
+from radixlang.layers.ops import NormBehind
+from radixlang.layers.triton_ops import TritonOps
 from radixlang.quant import Linear
 from radixlang.quant.exact import ExactLinear
 
@@ -17,14 +20,14 @@ class ExactOps(TritonOps):
     """`Ops` (see `layers.ops`) over the linears of `quant.exact`."""
 
     def norm_linear(
-        self, x: Pending, stream: torch.Tensor, weight: torch.Tensor, eps: float, linear: Linear
+        self, x: Any, stream: torch.Tensor, weight: torch.Tensor, eps: float, linear: Linear
     ) -> tuple[torch.Tensor, torch.Tensor]:
         normed, stream = self.norm(x, stream, weight, eps)
         return linear(normed), stream
 
     def norm_gated(
         self,
-        x: Pending,
+        x: Any,
         stream: torch.Tensor,
         weight: torch.Tensor,
         eps: float,
@@ -38,7 +41,7 @@ class ExactOps(TritonOps):
         return linear(normed, activation=activation), stream
 
     def linear_add(
-        self, x: torch.Tensor, stream: torch.Tensor, linear: Linear, norm: torch.Tensor | None
+        self, x: torch.Tensor, stream: torch.Tensor, linear: Linear, behind: NormBehind | None
     ) -> tuple[None, torch.Tensor]:
         assert isinstance(linear, ExactLinear)
         return None, linear(x, residual=stream)

@@ -7,6 +7,7 @@ methods. Nothing here knows a model or a step's rows.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -20,6 +21,16 @@ if TYPE_CHECKING:
     from radixlang.quant import Linear
 
     LayersBody = Callable[[torch.Tensor, list[Any], ForwardBatch], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class NormBehind:
+    """The norm behind a sum with the stream, and what reads its result: `norm_linear`, or with an `activation`
+    `norm_gated`."""
+
+    weight: torch.Tensor
+    linear: Linear
+    activation: str | None = None
 
 
 class Ops(Protocol):
@@ -109,11 +120,11 @@ class Ops(Protocol):
         ...
 
     def linear_add(
-        self, x: torch.Tensor, stream: torch.Tensor, linear: Linear, norm: torch.Tensor | None
+        self, x: torch.Tensor, stream: torch.Tensor, linear: Linear, behind: NormBehind | None
     ) -> tuple[Any, torch.Tensor]:
         """(what is left to the next norm, stream): the linear of x is one or in the other.
 
-        norm: the weights of that norm if `norm_linear` or `norm_gated` will do it, None if its result is wanted.
+        behind: that norm, None if its result is wanted by itself.
         """
         ...
 
@@ -181,7 +192,7 @@ class Steps:
         return self.gated(linear(normed), activation), stream
 
     def linear_add(
-        self: Any, x: torch.Tensor, stream: torch.Tensor, linear: Linear, norm: torch.Tensor | None
+        self: Any, x: torch.Tensor, stream: torch.Tensor, linear: Linear, behind: NormBehind | None
     ) -> tuple[Any, torch.Tensor]:
         return linear(x), stream
 

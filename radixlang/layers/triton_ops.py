@@ -14,33 +14,23 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from radixlang.kernels.activation import gelu_tanh_mul, silu_mul
-from radixlang.kernels.library import preferring
 from radixlang.kernels.matvec import matvec
 from radixlang.kernels.norm import add_rms_norm, rms_norm
 from radixlang.kernels.rope_write import rope_write, rotary_angles
 from radixlang.kernels.skinny_linear import MAX_TOKENS, BegunNorm, can_begin_norm, skinny_add, skinny_linear
-from radixlang.kernels.tuning import (
-    LibraryProduct,
-    MatvecTile,
-    SkinnyTile,
-    chip,
-    library_product,
-    matvec_tile,
-    skinny_tile,
-)
+from radixlang.kernels.tuning import MatvecTile, SkinnyTile, chip, matvec_tile, skinny_tile
 from radixlang.layers.attention import Attention
-from radixlang.layers.ops import Steps, TorchOps
+from radixlang.layers.ops import NormBehind, Steps, TorchOps
 from radixlang.quant import Linear
 from radixlang.quant.unquantized import DenseLinear
 
 if TYPE_CHECKING:
     from radixlang.forward import ForwardContext
 
-Tile = MatvecTile | SkinnyTile | LibraryProduct
+Tile = MatvecTile | SkinnyTile | None
+"""the kernel of ours that multiplies, None for the library"""
 Pending = torch.Tensor | BegunNorm | None
 """what `linear_add` leaves to the next norm: to add a part's output, to end what was begun, or all of it"""
-MANY_TOKENS = 1024
-"""products of this many tokens and more are done alike"""
 
 
 @dataclass
@@ -124,16 +114,10 @@ class TritonOps(Steps):
             return self._torch.gated(gate_up, activation)
         return silu_mul(gate_up) if activation == "silu" else gelu_tanh_mul(gate_up)
 
-    def norm(
-        self, x: Pending, stream: torch.Tensor, weight: torch.Tensor, eps: float
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """What was begun of the norm is only of use to a product."""
-        return super().norm(None if isinstance(x, BegunNorm) else x, stream, weight, eps)
-
     def norm_linear(
         self, x: Pending, stream: torch.Tensor, weight: torch.Tensor, eps: float, linear: Linear
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        tile = self._tile(stream, linear, False)
+        tile = self._tile(stream, linear)
         normed, rest, stream = self._normed(x, stream, weight, eps, tile)
         return _product(normed, linear, tile, **rest), stream
 
@@ -146,56 +130,60 @@ class TritonOps(Steps):
         linear: Linear,
         activation: str,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        tile = self._tile(stream, linear, True) if activation != "gelu" else LibraryProduct()
+        tile = self._tile(stream, linear, activation)
         normed, rest, stream = self._normed(x, stream, weight, eps, tile)
-        if isinstance(tile, LibraryProduct):
-            return self.gated(_product(normed, linear, tile), activation), stream
+        if tile is None:
+            return self.gated(_product(normed, linear, None), activation), stream
         return _product(normed, linear, tile, activation=activation, **rest), stream
 
     def _normed(
         self, x: Pending, stream: torch.Tensor, weight: torch.Tensor, eps: float, tile: Tile
     ) -> tuple[torch.Tensor | BegunNorm, dict[str, Any], torch.Tensor]:
         """(what to multiply, what of the norm the kernel of `tile` shall then do itself, the stream)."""
-        if isinstance(tile, MatvecTile) and not isinstance(x, torch.Tensor):
-            return stream, {"norm": weight, "eps": eps}, stream
-        if isinstance(tile, SkinnyTile) and isinstance(x, BegunNorm):
+        if isinstance(x, BegunNorm):
             assert x.norm is weight, "linear_add was told of another norm"
+            assert isinstance(tile, SkinnyTile), "linear_add was told of another product"
             return x, {"eps": eps}, stream
+        if isinstance(tile, MatvecTile) and x is None:
+            return stream, {"norm": weight, "eps": eps}, stream
         normed, stream = self.norm(x, stream, weight, eps)
         return normed, {}, stream
 
     def linear_add(
-        self, x: torch.Tensor, stream: torch.Tensor, linear: Linear, norm: torch.Tensor | None
+        self, x: torch.Tensor, stream: torch.Tensor, linear: Linear, behind: NormBehind | None
     ) -> tuple[Pending, torch.Tensor]:
-        tile = self._tile(x, linear, False)
-        if not isinstance(linear, DenseLinear):
-            return linear(x), stream
-        if isinstance(tile, LibraryProduct):
-            if linear.bias is not None or x.dtype == torch.float32:
-                return _product(x, linear, tile), stream
-            with preferring(tile):
+        tile = self._tile(x, linear)
+        if tile is None:
+            if isinstance(linear, DenseLinear) and linear.bias is None and x.dtype != torch.float32:
                 return None, stream.addmm_(x, linear.weight.t())
-        if norm is not None and isinstance(tile, SkinnyTile) and can_begin_norm(stream, tile):
+            return linear(x), stream
+        if isinstance(tile, SkinnyTile) and behind is not None and self._begins(stream, tile, behind):
+            assert isinstance(linear, DenseLinear)
+            norm = behind.weight
             return skinny_add(x, linear.weight, linear.bias, residual=stream, norm=norm, tile=tile), stream
         return None, _product(x, linear, tile, residual=stream)
 
     def linear(self, x: torch.Tensor, linear: Linear) -> torch.Tensor:
-        return _product(x, linear, self._tile(x, linear, False))
+        return _product(x, linear, self._tile(x, linear))
 
-    def _tile(self, x: torch.Tensor, linear: Linear, gated: bool) -> Tile:
-        """Who shall multiply, and how."""
-        tokens = min(x.shape[0], MANY_TOKENS)
-        if not tokens or x.dtype == torch.float32 or not isinstance(linear, DenseLinear):
-            return LibraryProduct()
-        outer, inner = linear.weight.shape
+    def _begins(self, stream: torch.Tensor, tile: SkinnyTile, behind: NormBehind) -> bool:
+        """True if a product with this tile shall begin the norm behind it, which only one of its kind can end."""
+        reader = self._tile(stream, behind.linear, behind.activation)
+        return can_begin_norm(stream, tile) and isinstance(reader, SkinnyTile)
+
+    def _tile(self, x: torch.Tensor, linear: Linear, activation: str | None = None) -> Tile:
+        """Who shall multiply, and how; `activation`: with a gated one behind."""
+        tokens = x.shape[0]
+        if not 0 < tokens <= MAX_TOKENS or x.dtype == torch.float32 or not isinstance(linear, DenseLinear):
+            return None
+        if activation == "gelu":  # no kernel has it
+            return None
+        (outer, inner), gated = linear.weight.shape, activation is not None
         key = (tokens, outer, inner, gated)
         if key not in self._tiles:
             sizes = {"tokens": tokens, "outer": outer // 2 if gated else outer, "inner": inner}
-            of = chip(x.device)
-            tile: Tile | None = matvec_tile(of, **sizes, gated=gated)
-            if tile is None and tokens <= MAX_TOKENS:
-                tile = skinny_tile(of, **sizes, gated=gated)
-            self._tiles[key] = tile or library_product(of, **sizes, gated=gated)
+            few = matvec_tile(chip(x.device), **sizes, gated=gated)
+            self._tiles[key] = few or skinny_tile(chip(x.device), **sizes, gated=gated)
         return self._tiles[key]
 
 
@@ -205,8 +193,7 @@ def _product(x: torch.Tensor | BegunNorm, linear: Linear, tile: Tile, **more: An
         assert isinstance(linear, DenseLinear)
         return skinny_linear(x, linear.weight, linear.bias, tile=tile, **more)
     assert isinstance(x, torch.Tensor)
-    if isinstance(tile, MatvecTile):
-        assert isinstance(linear, DenseLinear)
-        return matvec(x, linear.weight, linear.bias, tile=tile, **more)
-    with preferring(tile):
+    if tile is None:
         return linear(x)
+    assert isinstance(linear, DenseLinear)
+    return matvec(x, linear.weight, linear.bias, tile=tile, **more)

@@ -13,7 +13,7 @@ import torch
 
 from radixlang.forward import ForwardBatch, current
 from radixlang.layers.attention import Attention
-from radixlang.layers.ops import Ops
+from radixlang.layers.ops import NormBehind, Ops
 from radixlang.layers.rotary import frequencies
 from radixlang.models.loader import Weights
 from radixlang.models.spec import ModelSpec, RopeSpec
@@ -45,8 +45,10 @@ class Decoder:
         self.embedding = weights.embedding("model.embed_tokens")
         self.embedding_scale = torch.tensor(spec.embedding_scale, dtype=weights.dtype).item()
         self.layers = [self._layer(weights, i) for i in range(spec.num_layers)]
-        #: the norm with which the layer behind each begins; the last norm's result is the decoder's own
-        self.next_norms = [*(layer.before_attention for layer in self.layers[1:]), None]
+        #: with what the MLP of each layer begins
+        self.before_mlps = [NormBehind(layer.before_mlp, layer.gate_up, spec.activation) for layer in self.layers]
+        #: with what the layer behind each begins; the last norm's result is the decoder's own
+        self.next_layers = [*(NormBehind(layer.before_attention, layer.qkv) for layer in self.layers[1:]), None]
         self.norm = weights.norm("model.norm", spec.norm_offset)
         self.head = self.embedding.head() if spec.tie_embeddings else weights.linear("", ["lm_head"])
         self.ropes: list[tuple[RopeSpec, torch.Tensor, float]] = []
@@ -120,16 +122,16 @@ class Decoder:
         # a recording of the layers brings a batch of its own
         context, ops, eps = replace(current(), batch=batch), self.ops, self.spec.norm_eps
         x: Any = None  # what the stream lacks, see `Ops`
-        for layer, rope, (k_cache, v_cache), next_norm in zip(
-            self.layers, self.rope_of, context.kv, self.next_norms, strict=True
+        for layer, rope, (k_cache, v_cache), before_mlp, next_layer in zip(
+            self.layers, self.rope_of, context.kv, self.before_mlps, self.next_layers, strict=True
         ):
             qkv, stream = ops.norm_linear(x, stream, layer.before_attention, eps, layer.qkv)
             out = ops.attend(qkv, layer.attention, rotations[rope], k_cache, v_cache, context).flatten(1)
             if batch.wanted is not None and layer is self.layers[-1]:
                 out, stream = ops.take(out, batch.wanted), ops.take(stream, batch.wanted)
-            x, stream = self._add(out, stream, layer.output, layer.after_attention, layer.before_mlp)
+            x, stream = self._add(out, stream, layer.output, layer.after_attention, before_mlp)
             out, stream = ops.norm_gated(x, stream, layer.before_mlp, eps, layer.gate_up, self.spec.activation)
-            x, stream = self._add(out, stream, layer.down, layer.after_mlp, next_norm)
+            x, stream = self._add(out, stream, layer.down, layer.after_mlp, next_layer)
         return ops.norm(x, stream, self.norm, eps)[0]
 
     def _add(
@@ -138,11 +140,11 @@ class Decoder:
         stream: torch.Tensor,
         linear: Linear,
         norm: torch.Tensor | None,
-        next_norm: torch.Tensor | None,
+        behind: NormBehind | None,
     ) -> tuple[Any, torch.Tensor]:
         """End a part of a layer: its last linear, in the sandwich families normed, goes to the stream."""
         if norm is None:
-            return self.ops.linear_add(x, stream, linear, next_norm)
+            return self.ops.linear_add(x, stream, linear, behind)
         return self.ops.rms_norm(linear(x), norm, self.spec.norm_eps), stream
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

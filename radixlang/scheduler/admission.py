@@ -5,6 +5,8 @@ Must not know results, or how the step is shared out among those that run.
 
 from __future__ import annotations
 
+import numpy as np
+
 from radixlang.cache import Match
 from radixlang.scheduler.expected import NewTokenRatio, expected_pages, pages_to_come
 from radixlang.scheduler.grants import Grants
@@ -144,15 +146,18 @@ class Admission:
         return True
 
     def _copy_part(self, step: StepBuilder, request: Request, match: Match, cap: int, needed: int) -> None:
-        """Begin with a copy where a cached page shares only its first tokens with the request."""
+        """Begin with a copy where a page shares only its first tokens with the request. If this step writes that
+        page, the copy is made behind it; until then both rows use the page, and write the same there."""
         part = self._pages.part_page(request, match, cap, needed)
         if part is None:
             return
-        source, tokens = part
+        source, tokens, written = part
         fresh = self._pages.take(1)
         assert fresh is not None
-        step.copy_page(source, int(fresh[0]))
-        step.page_run(request.row, len(match.pages), fresh)
+        step.copy_page(source, int(fresh[0]), behind=written)
+        step.page_run(request.row, len(match.pages), np.array([source], np.int32) if written else fresh)
+        if written:
+            self._pages.redirect(request, len(match.pages))
         self._rows.add_pages(request, fresh)
         self._rows.computed[request.row] += tokens
 

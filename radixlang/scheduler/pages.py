@@ -88,36 +88,51 @@ class Pages:
         request.shared = len(match.pages)
         request.node = match.node
 
-    def part_page(self, request: Request, match: Match, cap: int, needed: int) -> tuple[int, int] | None:
-        """(page id, tokens) of a cached page that begins with half a page or more of the tokens behind the match:
-        a copy of it saves computing them. It stays where it is until `end_step`. None when there is no such page,
-        or when keeping it would leave less than `needed` pages to take.
+    def part_page(self, request: Request, match: Match, cap: int, needed: int) -> tuple[int, int, bool] | None:
+        """A page that begins with the tokens behind the match, to be copied instead of computed (see
+        `RadixTree.part_page`): its id, how many tokens, and whether the plan in the making writes it. It stays
+        where it is until `end_step`. None when there is none, or when keeping it would leave less than `needed`
+        pages to take.
 
-        Copies are made before a step's writes, so a page that the plan in the making writes is none.
+        What is being written can only be copied behind the step. Until then the row uses the page itself, and
+        writes there too: it must write the same.
         """
-        tokens = request.tokens.view()[match.tokens : min(cap, match.tokens + self.size)]
-        if 2 * len(tokens) < self.size:
+        rest = request.tokens.view()[match.tokens :]
+        part = self.tree.part_page(match.node, rest[: min(cap - match.tokens, self.size)])
+        if part is None:
             return None
-        node, shared = self.tree.part_page(match.node, tokens)
-        if 2 * shared < self.size or node.created > self._sealed:
-            return None
-        self.tree.lock(node)
-        if needed > self.available:
-            self.tree.unlock(node)
-            return None
-        self._sources.append(node)
-        return int(node.pages[0]), shared
+        if part.since > self._sealed:
+            return (part.page, part.tokens, True) if part.data == rest.tobytes() else None
+        if part.node is not None:
+            self.tree.lock(part.node)
+            if needed > self.available:
+                self.tree.unlock(part.node)
+                return None
+            self._sources.append(part.node)
+        return part.page, part.tokens, False
+
+    def redirect(self, request: Request, index: int) -> None:
+        """This plan puts another page into the row's table than its own at `index`; the next one mends that."""
+        self._rewrites.append((request, index, index + 1))
 
     def settle(self, request: Request, tokens: int) -> None:
-        """Share the full pages of the request's first `tokens` tokens, all of them granted, while it runs.
+        """Share the full pages of the request's first `tokens` tokens, all of them granted, while it runs, and
+        lend the page behind them as far as the prompt fills it.
 
         The grants may be part of the plan in the making: a later row of the same plan may use these pages,
         because every layer writes all rows' K and V before any row reads them.
         """
+        self._share(request, tokens // self.size)
         assert request.node is not None
-        count = tokens // self.size
+        begin = request.shared * self.size
+        if begin < request.prompt_length < begin + self.size:
+            page = int(self._rows.pages_of(request)[request.shared])
+            self.tree.lend(request.node, request.tokens.view()[begin : request.prompt_length], page)
+
+    def _share(self, request: Request, count: int) -> None:
         if count <= request.shared:
             return
+        assert request.node is not None
         own = self._rows.pages_of(request)[:count]
         done = self._insert(request, own)
         if not done.stored:
@@ -139,6 +154,10 @@ class Pages:
         in `request.tokens`, go to the tree."""
         assert request.node is not None
         own = self._rows.pages_of(request)
+        if len(own) > request.shared:
+            self.tree.take_back(request.node, int(own[request.shared]))
+        self._rewrites = [entry for entry in self._rewrites if entry[0] is not request]
+        self._due = [entry for entry in self._due if entry[0] is not request]
         count = tokens // self.size
         present = stored = request.shared
         if count > request.shared:
@@ -214,9 +233,7 @@ class Pages:
     def rewrites(self) -> list[tuple[int, int, Ints]]:
         """(row, first index, page ids) to put into the page table with this step's plan, told once."""
         entries = [
-            (request.row, first, self._rows.pages_of(request)[first:end])
-            for request, first, end in self._due
-            if request.node is not None
+            (request.row, first, self._rows.pages_of(request)[first:end]) for request, first, end in self._due
         ]
         self._due.clear()
         return entries

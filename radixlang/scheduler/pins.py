@@ -114,7 +114,7 @@ class Pins:
             while step is not None and step not in seen:
                 seen.add(step)
                 step = step.parent
-        return sum(len(node.pages) for node in seen) * self._tree.page_size
+        return sum(node.size for node in seen) * self._tree.page_size
 
     def _drop(self, pin: Pin, node: TreeNode) -> None:
         del pin.nodes[node]

@@ -46,6 +46,7 @@ class StepBuilder:
         self._samples: list[npt.NDArray[np.bool_]] = []
         self._pooled: list[int] = []
         self._copies: list[tuple[int, int]] = []
+        self._copies_behind: list[tuple[int, int]] = []
         self._table: list[Ints] = []
         self._setups: list[RowSetup] = []
         self._wishes: list[LogprobWish] = []
@@ -67,9 +68,9 @@ class StepBuilder:
         if len(pages):
             self.page_entries(row, np.arange(first, first + len(pages), dtype=np.int32), pages)
 
-    def copy_page(self, source: int, target: int) -> None:
-        """Copy a page before the step's writes."""
-        self._copies.append((source, target))
+    def copy_page(self, source: int, target: int, behind: bool = False) -> None:
+        """Copy a page before the step's writes, or behind them."""
+        (self._copies_behind if behind else self._copies).append((source, target))
 
     def setup(self, request: Request) -> None:
         """The request has just been given its row, or tokens that were not drawn."""
@@ -144,8 +145,7 @@ class StepBuilder:
         """The plan of what was granted; there may be no rows, but transfers."""
         self.given = columns.given
         if self._copies:
-            source, target = np.array(self._copies, np.int32).T.copy()
-            actions += (CopyPages(source, target),)
+            actions += (_copy(self._copies),)
         if not self.size:
             self._rows, self._starts, self._counts, self._tokens = ([_EMPTY] for _ in range(4))
             self._samples = [np.zeros(0, np.bool_)]
@@ -172,7 +172,13 @@ class StepBuilder:
             actions=actions,
             masked=masked,
             transfers=transfers,
+            copies=_copy(self._copies_behind) if self._copies_behind else None,
         )
+
+
+def _copy(pairs: list[tuple[int, int]]) -> CopyPages:
+    source, target = np.array(pairs, np.int32).T.copy()
+    return CopyPages(source, target)
 
 
 def _joined(parts: list[npt.NDArray[Item]]) -> npt.NDArray[Item]:

@@ -115,8 +115,8 @@ def test_ideal_knows_pages() -> None:
     ideal = Ideal(4)
     prompt = np.arange(10, dtype=np.int32)
     assert ideal.sent(prompt) == 0
-    # The last token is always computed; the third page holds one more, less than half a page.
-    assert ideal.sent(prompt) == 8
+    assert ideal.sent(prompt) == 9  # the last token is always computed
+    assert ideal.sent(np.array([*prompt[:9], 7, 7], np.int32)) == 8  # less than half a page more
     ideal.said(prompt, np.array([50, 51, 52], np.int32))
     assert ideal.sent(np.array([*prompt, 50, 51, 52, 9], np.int32)) == 12
     assert ideal.sent(np.array([*prompt, 50, 60, 61], np.int32)) == 8 + 3

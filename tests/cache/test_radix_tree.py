@@ -123,6 +123,32 @@ def test_eviction_cuts_the_end_of_a_long_run_and_spares_locks() -> None:
     tree.check()
 
 
+def test_part_of_a_page_is_found_in_the_tree_and_where_one_is_lent() -> None:
+    tree = make_cache(4)
+    node = tree.insert(np.arange(4, dtype=np.int32), ints(1)).node
+    tree.insert(np.arange(8, dtype=np.int32), ints(1, 2))
+    part = tree.part_page(node, ints(4, 5, 9, 9))
+    assert part is not None
+    assert (part.tokens, part.page, part.node) == (2, 2, next(iter(node.children.values())))
+    assert tree.part_page(node, ints(4, 9, 9, 9)) is None  # less than half a page
+    part = tree.part_page(node, ints(4))  # but all there is
+    assert part is not None
+    assert part.tokens == 1
+    tree.lock(node)
+    clock = tree.clock
+    tree.lend(node, ints(4, 9, 9), 3)
+    tree.lend(node, ints(4, 9, 9), 5)  # the same once more
+    part = tree.part_page(node, ints(4, 9, 9, 9))
+    assert part is not None
+    assert (part.tokens, part.page, part.since, part.node) == (3, 3, clock + 1, None)
+    tree.take_back(node, 5)
+    assert tree.part_page(node, ints(4, 9, 9, 9)) is not None
+    tree.take_back(node, 3)
+    assert tree.part_page(node, ints(4, 9, 9, 9)) is None
+    tree.unlock(node)
+    tree.check()
+
+
 ORDERS = {
     "lru": "cab",  # c used longest ago
     "mru": "bac",

@@ -126,6 +126,25 @@ def test_copied_part_of_a_cached_page_changes_no_text(smollm2_path):
     assert texts_of[0] == texts_of[1]
 
 
+@pytest.mark.parametrize("page_size", [16, 64])
+@pytest.mark.parametrize("length", [64, 200])
+@pytest.mark.parametrize("graphs", [True, False])
+def test_one_prompt_many_times_at_once(smollm2_path, page_size, length, graphs):
+    """One computes it, the others its last token; all go on in pages of their own."""
+    prompt = [(37 * i) % 9000 + 100 for i in range(length)]
+    sampling = [
+        {"temperature": i % 2, "sampling_seed": i, "max_new_tokens": 24, "ignore_eos": True} for i in range(9)
+    ]
+    with engine_for(smollm2_path, page_size=page_size, disable_cuda_graph=not graphs) as engine:
+        alone = [engine.generate(input_ids=prompt, sampling_params=params)["output_ids"] for params in sampling]
+        engine.flush_cache()
+        outs = engine.generate(input_ids=[prompt] * 9, sampling_params=sampling)
+    assert [out["meta_info"]["cached_tokens"] for out in outs] == [0] + [length - 1] * 8
+    assert [out["output_ids"] for out in outs][::2] == alone[::2]
+    # A draw can fall otherwise where sums have another order.
+    assert sum(out["output_ids"] != text for out, text in zip(outs, alone, strict=True)) <= 1
+
+
 def test_bfloat16_follows_the_reference(smollm2_path):
     """Most tokens agree until the first that was a close call."""
     cases = reference("smollm2")["cases"]

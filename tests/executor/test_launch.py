@@ -91,6 +91,32 @@ def test_shared_prefix_pages_and_copied_pages() -> None:
     executor.close()
 
 
+def test_page_that_rows_write_together_is_copied_behind_the_step() -> None:
+    """Three rows with one prompt: one computes it, the others its last token in its page; then each has a copy."""
+    model = TinyModel()
+    executor = make_executor(model)
+    host = Host(4)
+    prompt = list(range(10, 20))
+    first = Row(1, list(prompt), pages=[1, 2, 3])
+    others = [Row(row, list(prompt), computed=9, pages=[1, 2, 3]) for row in (2, 3)]
+    copies = CopyPages(np.array([3, 3], np.int32), np.array([90, 91], np.int32))
+    plan = host.plan([(first, 10), *((other, 1) for other in others)], copies=copies)
+    finish(executor, plan, [first, *others])
+    own = np.array([(2, 2, 90), (3, 2, 91)], np.int32)
+    rows = [first, *others]
+    host.next_page = 4
+    finish(executor, host.plan([(row, 1) for row in rows], new_pages=own), rows)
+    # Something else in the rows now, so that one would notice what another wrote.
+    others[1].tokens[-1] = 60
+    for _ in range(2):
+        finish(executor, host.plan([(row, 1) for row in rows]), rows)
+    executor.close()
+    want = model.greedy(prompt, 4)
+    assert first.out == want
+    assert others[0].out == want
+    assert others[1].out == [*want[:2], *model.greedy([*prompt, want[0], 60], 2)]
+
+
 def test_a_row_that_changes_hands_and_a_retracted_one() -> None:
     model = TinyModel()
     executor = make_executor(model)

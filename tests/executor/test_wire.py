@@ -56,6 +56,7 @@ def full_plan():
             LoadPages(5, ints(2), ints(3), layered=True),
             LoadPages(4, ints(5), ints(7)),
         ),
+        copies=CopyPages(ints(9, 9), ints(6, 8)),
     )
 
 

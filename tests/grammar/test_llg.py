@@ -90,3 +90,14 @@ def test_what_is_refused_says_what_it_is(engine, spec) -> None:
 def test_a_reference_to_itself_is_refused(engine) -> None:
     with pytest.raises(Exception, match=r"constraint|compiled"):
         engine.json({"$ref": "#"}, False)
+
+
+def test_the_end_of_a_checked_value_is_taken_back_alone(engine) -> None:
+    spec = GrammarSpec("json_schema", '{"type": "array", "items": {"type": "integer"}, "uniqueItems": true}')
+    state, tokens = engine.compile(spec).start(), engine.vocabulary.encode("[1, 2]")
+    assert all(map(state.accept, [*tokens, engine.vocabulary.eos_ids[0]]))
+    state.rollback(1)
+    assert state.can_end
+    assert state.accept(engine.vocabulary.eos_ids[0])
+    state.rollback(1 + len(tokens))
+    assert takes(engine, state, "[2, 1]")

@@ -119,7 +119,7 @@ def test_every_character_of_a_class(flags, item) -> None:
     compiled = re.compile(flags + item)
     tree = regex_module.sre.parse(flags + item)
     (kind, argument), *_ = list(tree)
-    ranges = regex_module._ranges(kind, argument, tree.state.flags)
+    ranges = regex_module.ranges_of(kind, argument, tree.state.flags)
     found = {point for low, high in ranges for point in range(low, high + 1)}
     assert found == set(map(ord, compiled.findall(EVERYTHING)))
 

@@ -66,16 +66,19 @@ def draw(
 @pytest.mark.parametrize("vocab", VOCABS)
 @pytest.mark.parametrize("short", [0, 1])
 def test_bitmask(vocab: int, dtype: torch.dtype, short: int) -> None:
-    """Rows that are listed lose exactly what their bits forbid, and what is past the end of a short mask."""
+    """Rows that are listed lose exactly what their bits forbid, and what is past the end of a short mask; a mask
+    without a row changes nothing."""
     generator = torch.Generator().manual_seed(vocab)
     words = max(1, -(-vocab // 32) - short)
-    allowed = torch.rand((3, words * 32), generator=generator) < 0.5
+    allowed = torch.rand((4, words * 32), generator=generator) < 0.5
     allowed[:, 31] = True  # the sign bit
     logits = torch.randn((4, vocab), generator=generator).to(DEVICE, dtype)
-    index = torch.tensor([3, 0, 1], dtype=torch.int32, device=DEVICE)
+    index = torch.tensor([3, -1, 0, 1], dtype=torch.int32, device=DEVICE)
     expected = logits.clone()
     for g, row in enumerate(index.tolist()):
         for token in range(vocab):
+            if row < 0:
+                continue
             if token >= words * 32 or not allowed[g, token]:
                 expected[row, token] = -torch.inf
     twin = logits.clone()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from radixlang.kernels import tuning
-from radixlang.kernels.tuning import Chip, LibraryProduct, library_product, measured, skinny_tile
+from radixlang.kernels.tuning import Chip, matvec_tile, measured, skinny_tile
 
 FILES = sorted((Path(tuning.__file__).parent / "settings").glob("*.json"))
 PRODUCT = {"tokens", "outer", "inner", "gated"}
@@ -20,10 +20,7 @@ READ = {
         {"block_m", "block_n", "warps", "stages", "tma", "per_unit", "chunk", "sweep_cost", "least_mib"},
     ),
     "matvec": (PRODUCT, {"block_n", "warps"}),
-    "skinny": (
-        PRODUCT,
-        {"block_n", "block_k", "warps", "stages", "programs", "early", "begin_norm", "cublaslt"},
-    ),
+    "skinny": (PRODUCT, {"block_n", "block_k", "warps", "stages", "programs", "early", "begin_norm"}),
 }
 
 
@@ -40,21 +37,39 @@ def test_every_key_is_read(name: str) -> None:
 def test_what_is_left_to_the_library() -> None:
     entries = [
         {"max_tokens": 32, "block_n": 64, "block_k": 64, "warps": 4, "stages": 3, "programs": 1, "begin_norm": 0},
-        {"max_tokens": 64, "min_inner": 512, "block_n": 0, "cublaslt": 1},
+        {"max_tokens": 64, "min_inner": 512, "block_n": 0},
         {"max_tokens": 64, "block_n": 64, "block_k": 64, "warps": 4, "stages": 3, "programs": 1},
     ]
     chip = Chip(132, 1 << 16, {"skinny": entries})
 
     def tile(tokens: int, inner: int) -> object:
-        sizes = {"tokens": tokens, "outer": 128, "inner": inner, "gated": False}
-        return skinny_tile(chip, **sizes) or library_product(chip, **sizes)  # type: ignore[arg-type]
+        return skinny_tile(chip, tokens=tokens, outer=128, inner=inner, gated=False)
 
     assert tile(32, 512) == tuning.SkinnyTile(64, 64, 1, 4, 3, begin_norm=False)
     assert tile(33, 256) == tuning.SkinnyTile(64, 64, 1, 4, 3)
-    assert tile(33, 512) == LibraryProduct(cublaslt=True)
-    assert tile(65, 512) == LibraryProduct()
+    assert tile(33, 512) is None
+    assert tile(65, 512) is None
 
 
-def test_a_chip_without_a_table_asks_for_no_library() -> None:
-    chip = Chip(132, 1 << 16, {})
-    assert library_product(chip, tokens=64, outer=4096, inner=14336, gated=False) == LibraryProduct()
+@pytest.mark.parametrize("tokens", [1, 2])
+@pytest.mark.parametrize(
+    ("sizes", "rows"),
+    [
+        ((4096, 1024, False), 16),
+        ((1024, 2048, False), 8),
+        ((3072, 1024, True), 8),
+        ((1024, 3072, False), 4),
+        ((6144, 4096, False), 4),
+        ((4096, 4096, False), None),
+        ((14336, 4096, True), None),
+        ((4096, 14336, False), None),
+    ],
+)
+def test_very_few_tokens_on_an_h200(sizes: tuple[int, int, bool], rows: int | None, tokens: int) -> None:
+    """Small products, and wide ones behind a norm, by the matrix-vector kernel: rows of the weight a program."""
+    table = measured("nvidia_h200")
+    chip, of = Chip(132, table["shared_bytes"], table), dict(zip(("outer", "inner", "gated"), sizes, strict=True))
+    tile = matvec_tile(chip, tokens=tokens, **of)  # type: ignore[arg-type]
+    assert (tile and tile.block_n) == rows
+    assert skinny_tile(chip, tokens=tokens, **of), "it must multiply more tokens"  # type: ignore[arg-type]
+    assert matvec_tile(chip, tokens=3, **of) is None  # type: ignore[arg-type]

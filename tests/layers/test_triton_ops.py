@@ -22,7 +22,7 @@ from radixlang.forward import ForwardBatch, ForwardContext, forwarding  # noqa: 
 from radixlang.kernels import tuning  # noqa: E402
 from radixlang.kernels.skinny_linear import BegunNorm  # noqa: E402
 from radixlang.layers import triton_ops  # noqa: E402
-from radixlang.layers.ops import Ops, TorchOps  # noqa: E402
+from radixlang.layers.ops import NormBehind, Ops, TorchOps  # noqa: E402
 from radixlang.layers.triton_ops import TritonOps  # noqa: E402
 from radixlang.models import Model, load_model, load_spec  # noqa: E402
 from radixlang.quant.unquantized import DenseLinear  # noqa: E402
@@ -60,18 +60,23 @@ def error(got: torch.Tensor, want: torch.Tensor) -> float:
 HIDDEN, MLP = 96, 160
 
 
-def a_part(ops: Ops, activation: str, bias: bool = False, tokens: int = 5) -> tuple[list[torch.Tensor], Any]:
-    """What is between two attentions, and the final norm; → results, and what was left to the first norm."""
+def a_part(
+    ops: Ops, activation: str, bias: bool = False, tokens: int = 5
+) -> tuple[list[torch.Tensor], list[bool]]:
+    """What is between two attentions, and the final norm; → results, and whether each of the norms was begun."""
     norms = [randn(HIDDEN, seed=i, dtype=torch.float32) for i in (1, 2, 3)]
     output, gate_up = linear(HIDDEN, 64, 4, bias), linear(2 * MLP, HIDDEN, 6, bias)
     down, qkv = linear(HIDDEN, MLP, 8, bias), linear(128, HIDDEN, 10, bias)
     out, stream = randn(tokens, 64, seed=12), randn(tokens, HIDDEN, seed=13) * 30
-    left, stream = ops.linear_add(out, stream, output, norms[0])
-    gated, stream = ops.norm_gated(left, stream, norms[0], EPS, gate_up, activation)
-    x, stream = ops.linear_add(gated, stream, down, norms[1])
+    x, stream = ops.linear_add(out, stream, output, NormBehind(norms[0], gate_up, activation))
+    begun = [isinstance(x, BegunNorm)]
+    gated, stream = ops.norm_gated(x, stream, norms[0], EPS, gate_up, activation)
+    x, stream = ops.linear_add(gated, stream, down, NormBehind(norms[1], qkv))
+    begun += [isinstance(x, BegunNorm)]
     made, stream = ops.norm_linear(x, stream, norms[1], EPS, qkv)
     x, stream = ops.linear_add(out, stream, output, None)
-    return [gated, made, ops.norm(x, stream, norms[2], EPS)[0]], left
+    begun += [isinstance(x, BegunNorm)]
+    return [gated, made, ops.norm(x, stream, norms[2], EPS)[0]], begun
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -80,34 +85,41 @@ def test_a_norm_between_two_products_has_no_kernel(
     use: Callable[..., TritonOps], monkeypatch: pytest.MonkeyPatch, activation: str, bias: bool
 ) -> None:
     want, _ = a_part(TorchOps(), activation, bias)
-    apart, left = a_part(use(skinny=[SKINNY | {"begin_norm": 0}]), activation, bias)
-    assert left is None
+    apart, begun = a_part(use(skinny=[SKINNY | {"begin_norm": 0}]), activation, bias)
+    assert begun == [False, False, False]
     ops, norms = use(skinny=[SKINNY]), []
     single = TritonOps.rms_norm
     monkeypatch.setattr(TritonOps, "rms_norm", lambda *of: norms.append(0) or single(*of))  # type: ignore[func-returns-value]
-    fused, left = a_part(ops, activation, bias)
-    assert isinstance(left, BegunNorm)
-    # the final norm; the library's product of an activation without a kernel wants its norm done as well
-    assert len(norms) == (2 if activation == "gelu" else 1)
+    fused, begun = a_part(ops, activation, bias)
+    # the library's product of an activation without a kernel wants its norm done, as does who asks for the last
+    assert begun == [activation != "gelu", True, False]
+    assert len(norms) == begun.count(False)
     for a, b, c in zip(want, apart, fused, strict=True):
         assert error(b, a) < BOUND
         assert error(c, a) < BOUND
 
 
+MATVEC = {"max_gated": 0, "max_inner": HIDDEN, "min_inner": HIDDEN, "block_n": 8, "warps": 4}
+
+
 @pytest.mark.parametrize(
-    "table",
+    ("table", "begun"),
     [
-        {"skinny": [SKINNY | {"max_inner": HIDDEN - 1}, {"block_n": 0}]},
-        {"skinny": [SKINNY | {"min_inner": HIDDEN}, {"block_n": 0}]},
-        {"skinny": [SKINNY], "matvec": [{"max_inner": HIDDEN, "min_inner": HIDDEN, "block_n": 8, "warps": 4}]},
-        {"skinny": [{"block_n": 0}]},
-        {},
+        ({"skinny": [SKINNY | {"max_gated": 0}, {"block_n": 0}]}, [False, True]),
+        ({"skinny": [SKINNY | {"max_inner": HIDDEN}, {"block_n": 0}]}, [True, False]),
+        ({"skinny": [SKINNY], "matvec": [MATVEC]}, [True, False]),
+        ({"skinny": [{"block_n": 0}]}, [False, False]),
+        ({}, [False, False]),
     ],
     ids=["library behind", "library before", "matvec behind", "library", "unmeasured chip"],
 )
-def test_neighbours_need_not_be_alike(use: Callable[..., TritonOps], table: dict[str, Any]) -> None:
-    """A norm that was begun is done anew by a product that has no use for it, and the other way round."""
-    for got, want in zip(a_part(use(**table), "silu")[0], a_part(TorchOps(), "silu")[0], strict=True):
+def test_neighbours_need_not_be_alike(
+    use: Callable[..., TritonOps], table: dict[str, Any], begun: list[bool]
+) -> None:
+    """A norm is begun where a product can and the one behind can end it, and otherwise done between them."""
+    made, which = a_part(use(**table), "silu")
+    assert which == [*begun, False]
+    for got, want in zip(made, a_part(TorchOps(), "silu")[0], strict=True):
         assert error(got, want) < BOUND
 
 
@@ -117,43 +129,15 @@ def test_only_bfloat16_has_the_range_to_divide_last(use: Callable[..., TritonOps
     norm, half = torch.full((HIDDEN,), 60.0, device=DEVICE), torch.float16
     output, qkv = (DenseLinear(linear(HIDDEN, HIDDEN, seed).weight.to(half), None) for seed in (1, 2))
     left, stream = ops.linear_add(
-        randn(3, HIDDEN, dtype=half), torch.full((3, HIDDEN), 2e3, dtype=half, device=DEVICE), output, norm
+        randn(3, HIDDEN, dtype=half),
+        torch.full((3, HIDDEN), 2e3, dtype=half, device=DEVICE),
+        output,
+        NormBehind(norm, qkv),
     )
     assert left is None
     got, stream = ops.norm_linear(left, stream, norm, EPS, qkv)
     want = TorchOps().norm_linear(None, stream, norm, EPS, qkv)[0]
     assert error(got, want) < 2e-3
-
-
-def test_the_library_that_the_table_names(use: Callable[..., TritonOps], monkeypatch: pytest.MonkeyPatch) -> None:
-    """… is preferred while such a product is launched and at no other time, also if the launch fails."""
-    preferred, launched = ["cublas"], []
-
-    def prefer(name: str | None = None) -> str:
-        preferred.append(name or preferred[-1])
-        return preferred[-1]
-
-    monkeypatch.setattr(torch.backends.cuda, "preferred_blas_library", prefer)
-    ops = use(skinny=[{"min_tokens": 4, "max_tokens": 200, "min_inner": 160, "block_n": 0, "cublaslt": 1}])
-
-    def of(tokens: int, inner: int) -> str:
-        class Seen(DenseLinear):
-            def __call__(self, x: torch.Tensor) -> torch.Tensor:
-                launched.append(preferred[-1])
-                return super().__call__(x)
-
-        product = Seen(randn(8, inner), randn(8))
-        ops.linear(randn(tokens, inner), product)
-        ops.linear_add(randn(tokens, inner), randn(tokens, 8), product, None)
-        assert preferred[-1] == "cublas"
-        assert launched[-1] == launched[-2]
-        return launched[-1]
-
-    assert [of(tokens, 160) for tokens in (3, 4, 200, 201)] == ["cublas", "cublaslt", "cublaslt", "cublas"]
-    assert of(4, 64) == "cublas"
-    with pytest.raises(RuntimeError):
-        ops.linear_add(randn(4, 160), randn(4, 7), DenseLinear(randn(8, 160), None), None)
-    assert preferred[-1] == "cublas"
 
 
 LLAMA = {

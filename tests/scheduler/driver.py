@@ -125,6 +125,7 @@ class Driver:
         if plan is not None:
             self.steps += 1
             self.plans = [*self.plans[-2:], plan]
+            self.seen["copied behind"] += plan.copies is not None
             self._judge(plan)
             self.flights.append((plan, self.executor.launch(plan)))
         else:
@@ -369,6 +370,19 @@ def random_sampling(rng: random.Random, most: int, long: bool) -> SamplingParams
     )
 
 
+def random_prompt(driver: Driver, rng: random.Random, stems: list[list[int]]) -> list[int]:
+    """It begins as others do."""
+    stem = rng.choice(stems)
+    prompt = stem[: rng.randint(1, len(stem))] + [
+        rng.randrange(driver.model.vocab_size) for _ in range(rng.randint(0, 6))
+    ]
+    done = [o for o in driver.outcomes.values() if o.finish and len(o.tokens) > 1]
+    if done and rng.random() < 0.3:  # a further turn of an earlier conversation
+        earlier = rng.choice(done)
+        prompt = unpack_ids(earlier.message.input_ids).tolist() + earlier.tokens + prompt[:3]
+    return prompt[: driver.limits.context_length // 2]
+
+
 def random_program(
     driver: Driver, rng: random.Random, requests: int, longest: int, abort_rate: float, bound: float = 0.0
 ) -> None:
@@ -378,19 +392,13 @@ def random_program(
     stems = [[rng.randrange(driver.model.vocab_size) for _ in range(longest)] for _ in range(3)]
     share_long = rng.choice([0.1, 0.9])
     left = requests
+    prompt: list[int] = []
     while left or not driver.scheduler.idle or driver.flights:
         if left and rng.random() < 0.4:
             for _ in range(min(left, rng.randint(1, 6))):
                 left -= 1
-                stem = rng.choice(stems)
-                prompt = stem[: rng.randint(1, len(stem))] + [
-                    rng.randrange(driver.model.vocab_size) for _ in range(rng.randint(0, 6))
-                ]
-                done = [o for o in driver.outcomes.values() if o.finish and len(o.tokens) > 1]
-                if done and rng.random() < 0.3:  # a further turn of an earlier conversation
-                    earlier = rng.choice(done)
-                    prompt = unpack_ids(earlier.message.input_ids).tolist() + earlier.tokens + prompt[:3]
-                prompt = prompt[: limits.context_length // 2]
+                if not prompt or rng.random() < 0.7:  # else the same once more
+                    prompt = random_prompt(driver, rng, stems)
                 wants = rng.random() < 0.25
                 grammar = None
                 if rng.random() < bound:

@@ -50,7 +50,7 @@ def run(seed: int, page_size: int, depth: int, jump: bool, requests: int = 24) -
 
 def test_grammars_do_not_depend_on_anything() -> None:
     seen: Counter[str] = Counter()
-    for seed in range(40):
+    for seed in range(48):
         seen += run(seed, (1, 4, 16)[seed % 3], min(seed % 4, 1), seed % 9 > 0).seen
     for what in (
         "bound stop", "bound length", "grammar failed", "vetoes", "taken back", "retracted", "abandoned", "forced",

@@ -285,14 +285,59 @@ def test_first_tokens_of_a_cached_page_are_copied(depth: int) -> None:
     assert (half.metas[0].cached_tokens, less.metas[0].cached_tokens) == (20, 16)
 
 
-def test_page_that_the_same_step_writes_is_not_copied() -> None:
-    run = driver(chunked_prefill_size=64)
-    for name in "ab":
-        run.add(name, list(range(24)), sampling=endless(2))
+@OVERLAP
+@pytest.mark.parametrize("length", [24, 27, 3])
+def test_same_prompt_in_the_same_step_costs_one_token(depth: int, length: int) -> None:
+    """Its last page is copied behind the step, and the row goes on there in the next one."""
+    run = driver(depth, chunked_prefill_size=64)
+    for name in "abc":
+        run.add(name, list(range(length)), sampling=endless(6))
+    other = run.add("other", [*range(length - 1), 28], sampling=endless(6))
     run.step()
-    assert run.plans[-1].counts.tolist() == [24, 4]
-    assert run.plans[-1].actions == ()
+    plan, last = run.plans[-1], (length - 1) // 4
+    assert plan.counts.tolist() == [length, 1, 1, length - 4 * last]
+    assert plan.actions == ()
+    assert plan.copies is not None
+    pages = {(row, index): page for row, index, page in plan.new_pages.tolist()}
+    assert plan.copies.source.tolist() == [pages[int(row), last] for row in plan.rows[:2]]
+    run.step()
+    changed = {(row, index): page for row, index, page in run.plans[-1].new_pages.tolist()}
+    mended = [changed.get((int(row), last)) for row in plan.rows[1:3]]
+    # A page that is full by now is the tree's, and stays with all.
+    assert mended == ([pages[int(plan.rows[0]), last]] * 2 if length == 24 else plan.copies.target.tolist())
     finished(run)
+    run.judge(other)
+
+
+@OVERLAP
+def test_first_tokens_of_a_running_prompts_last_page_are_copied(depth: int) -> None:
+    run = driver(depth, page_size=8)
+    first = run.add("a", list(range(22)), sampling=endless(20))
+    run.step()
+    run.step()
+    run.add("b", list(range(22)), sampling=endless(2))
+    run.add("c", [*range(20), 1, 1, 1], sampling=endless(2))
+    run.add("d", [*range(19), 1, 1, 1], sampling=endless(2), namespace="x")
+    finished(run)
+    assert [run.outcomes[name].metas[0].cached_tokens for name in "bcd"] == [21, 20, 0]
+    assert first.finish is not None
+    late = run.add("e", [*range(17), 1, 1, 1, 1], sampling=endless(2))  # less than half a page
+    finished(run)
+    assert late.metas[0].cached_tokens == 16
+
+
+@OVERLAP
+@pytest.mark.parametrize("gone", ["a", "b"])
+def test_page_shared_for_a_step_outlives_either_request(depth: int, gone: str) -> None:
+    run = driver(depth, chunked_prefill_size=64, num_pages=12)
+    for name in "abc":
+        run.add(name, list(range(11)), sampling=endless(6))
+    run.step()
+    assert run.plans[-1].counts.tolist() == [11, 1, 1]
+    run.abort(gone)
+    run.add("new", list(range(28, 12, -1)), sampling=endless(4))  # takes what has come free
+    finished(run)
+    assert sum(outcome.finish is not None for outcome in run.outcomes.values()) == 3
 
 
 @OVERLAP
@@ -321,12 +366,13 @@ def test_samples_of_one_prompt_share_it_within_one_step(depth: int) -> None:
 
 @OVERLAP
 @pytest.mark.parametrize(
-    ("page_size", "policy", "chunk"), [(1, "fcfs", 700), (16, "lpm", 2048), (64, "dfs-weight", -1)]
+    ("page_size", "policy", "chunk", "length"),
+    [(1, "fcfs", 700, 1000), (16, "lpm", 2048, 1000), (64, "dfs-weight", -1, 1024), (128, "fcfs", 1010, 1003)],
 )
 def test_prompts_that_arrive_together_are_computed_once(
-    depth: int, page_size: int, policy: str, chunk: int
+    depth: int, page_size: int, policy: str, chunk: int, length: int
 ) -> None:
-    """64 identical prompts of 1,000 tokens: one is computed, and of each what lies behind its last whole page."""
+    """64 identical prompts: one is computed, and the last token of the others."""
     run = driver(
         depth,
         page_size=page_size,
@@ -337,10 +383,10 @@ def test_prompts_that_arrive_together_are_computed_once(
         policy=policy,
     )
     for index in range(64):
-        run.add(f"s{index}", [token % 97 for token in range(1000)], sampling=endless(2))
+        run.add(f"s{index}", [token % 97 for token in range(length)], sampling=endless(2))
     finished(run)
-    computed = sum(1000 - outcome.metas[0].cached_tokens for outcome in run.outcomes.values())
-    assert computed == 1000 + 63 * (1000 % page_size or 1)
+    computed = sum(length - outcome.metas[0].cached_tokens for outcome in run.outcomes.values())
+    assert computed == length + 63
 
 
 @OVERLAP
@@ -630,7 +676,7 @@ def test_step_that_raises_once_costs_nobody_the_answer(depth: int) -> None:
     assert all(outcome.finish for outcome in run.outcomes.values())
     again = run.add("c", list(range(10)), sampling=endless(9))
     finished(run)
-    assert again.metas[0].cached_tokens == 8
+    assert again.metas[0].cached_tokens == 9
 
 
 @OVERLAP
@@ -747,9 +793,9 @@ def test_figures() -> None:
     assert stats.gauges["num_used_tokens"] == 0
     assert stats.gauges["kv_available_tokens"] + stats.gauges["kv_evictable_tokens"] == 256
     assert stats.gauges["gen_throughput"] == 0
-    assert stats.gauges["cache_hit_rate"] == 16 / 20
+    assert stats.gauges["cache_hit_rate"] == 19 / 20
     assert stats.counters["prompt_tokens_total"] == 40
-    assert stats.counters["cached_tokens_total"] == 16
+    assert stats.counters["cached_tokens_total"] == 19
     assert stats.counters["generation_tokens_total"] == 6
 
 

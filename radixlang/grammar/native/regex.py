@@ -103,7 +103,7 @@ class _Builder:
             return self._repeat(low, high, repeated, follow, flags)
         if kind is op.AT:
             return self._anchor(argument, follow, flags)
-        return read_one(self._automaton, _ranges(kind, argument, flags), follow)
+        return read_one(self._automaton, ranges_of(kind, argument, flags), follow)
 
     def _repeat(self, low: int, high: Any, body: Any, follow: int, flags: int) -> int:
         if high is op.MAXREPEAT:
@@ -151,7 +151,7 @@ _LAST = sys.maxunicode
 _SURROGATES = (0xD800, 0xDFFF)
 
 
-def _ranges(kind: Any, argument: Any, flags: int) -> Ranges:
+def ranges_of(kind: Any, argument: Any, flags: int) -> Ranges:
     """The characters that one item matches."""
     if kind is op.ANY:
         return _all() if flags & re.DOTALL else without(_all(), ((10, 10),))

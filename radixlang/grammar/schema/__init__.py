@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from radixlang.grammar.errors import GrammarError
 from radixlang.grammar.schema.compile import Compiler
-from radixlang.grammar.schema.document import Document, Node
+from radixlang.grammar.schema.document import Document, Node, children
 from radixlang.grammar.schema.emit import Emitter
 from radixlang.grammar.schema.obligations import Obligations
 from radixlang.grammar.spec import read_json
@@ -20,7 +20,7 @@ from radixlang.log import get_logger
 
 log = get_logger(__name__)
 
-__all__ = ["Normalised", "Obligations", "Residual", "normalise", "normalise_text"]
+__all__ = ["Normalised", "Obligations", "Residual", "check_all", "find_keyword", "normalise", "normalise_text"]
 
 
 class Residual(NamedTuple):
@@ -77,3 +77,35 @@ def normalise_text(text: str) -> Normalised:
     for warning in normalised.warnings:
         log.info("a JSON schema was given a keyword without effect: %s", warning)
     return normalised
+
+
+def check_all(schema: Any) -> Obligations:
+    """Every value is validated against every subschema that surely applies to it: for engines that state less than
+    `Normalised.schema` says.
+
+    Raises:
+        GrammarError: as `normalise` does.
+    """
+    document = Document(schema)
+    return Obligations(Compiler(document), _subschemas(document))
+
+
+def find_keyword(schema: Any, *keywords: str) -> tuple[str, str | None]:
+    """Where a schema has one of the keywords first: pointer and keyword, `("", None)` if it has none."""
+    for node in _subschemas(Document(schema)):
+        for keyword in keywords:
+            if keyword in node.schema:
+                return node.pointer, keyword
+    return "", None
+
+
+def _subschemas(document: Document) -> list[Node]:
+    """All that are no mere true or false, in their order."""
+    found: dict[Node, None] = {}
+    todo = [document.root]
+    while todo:
+        node = todo.pop()
+        if isinstance(node.schema, dict) and node not in found:
+            found[node] = None
+            todo.extend(reversed(list(children(node))))
+    return list(found)
