@@ -86,7 +86,8 @@ TAKEN: list[Any] = [
     {"type": "string", "pattern": "ab"},
     {"type": "string", "pattern": "^a|b$"},
     {"type": "string", "pattern": "^\\S+\\s?.$"},
-    {"type": "string", "pattern": '^[^a\\n]{2}\\\\"?$'},
+    {"type": "string", "pattern": '^[^a\\n"]{2}\\\\"?$'},
+    {"type": "string", "pattern": '^[^"\\\\]*$'},
     {"type": "string", "pattern": "^(?!a)b?"},
     {"type": "string", "not": {"enum": ["ab", "c"]}},
     {"type": "string", "format": "date-time"},
@@ -242,11 +243,19 @@ def test_numbers_that_no_double_holds_are_refused() -> None:
     assert isinstance(NATIVE.compile(spec_of({"type": "number", "minimum": 0, "maximum": 9})), NativeGrammar)
 
 
-def test_patterns_without_quotes_and_backslashes() -> None:
-    """The library lets `\\"` through where a set has control characters and no quote."""
-    grammar = NATIVE.compile(spec_of({"type": "string", "pattern": '^[^"\\\\]{2}$'}))
+@pytest.mark.parametrize("engine", [NATIVE, LIBRARY])
+def test_sets_without_quotes_and_backslashes(engine) -> None:
+    """The library by itself lets `\\"` through where a set has the control characters and no quote."""
+    grammar = engine.compile(spec_of({"type": "string", "pattern": '^[^"\\\\]{2}$'}))
     assert accepts(grammar, '"\\nx"')
     assert not any(accepts(grammar, text) for text in ('"x\\""', '"x\\\\"', '"x""'))
+
+
+def test_sets_without_quotes_and_backslashes_in_keys() -> None:
+    keys = {"type": "object", "patternProperties": {'^[^"]+$': {"type": "null"}}, "additionalProperties": False}
+    grammar = LIBRARY.compile(spec_of(keys))
+    assert accepts(grammar, '{"a": null}')
+    assert not accepts(grammar, '{"a\\"": null}')
 
 
 def test_escapes_are_those_of_the_library() -> None:

@@ -24,6 +24,7 @@ from radixlang.grammar.schema.regex import (
     write,
     write_char,
     write_set,
+    written_as_it_is,
 )
 
 __all__ = [
@@ -150,7 +151,7 @@ class Language(NamedTuple):
         """
         if len(self.terms) == 1 and self.terms[0][1]:
             tree, plain = parse(self.terms[0][0])
-            if plain and not looks(tree):
+            if plain and not looks(tree) and written_as_it_is(tree):
                 return self.terms[0][0]
             if not looks(tree):
                 return write(tree)

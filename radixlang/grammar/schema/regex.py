@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from typing import NamedTuple
 
-from radixlang.grammar.ranges import Ranges, union
+from radixlang.grammar.ranges import Ranges, union, without
 
 Tree = (
     tuple  # ("set", ranges) | ("cat", trees) | ("alt", trees) | ("rep", tree, low, high) | ("start",) | ("end",)
@@ -292,7 +292,26 @@ def write(tree: Tree) -> str:
     return "^" if kind == "start" else "$"
 
 
+def spelt(ranges: Ranges) -> Ranges:
+    """The characters as the library takes them right (llguidance 1.9): in a set with all control characters
+    and without a quote or a backslash it lets these through where they are escaped. The control characters that no
+    letter escapes, and that strings therefore never hold, are left out of such sets."""
+    if all(any(low <= code <= high for low, high in ranges) for code in (0x22, 0x5C)):
+        return ranges
+    return without(ranges, ((0, 7), (11, 11), (14, 31))) or ranges
+
+
+def written_as_it_is(tree: Tree) -> bool:
+    """Whether all sets of the tree are `spelt` already."""
+    if tree[0] == "set":
+        return spelt(tree[1]) == tree[1]
+    if tree[0] in ("cat", "alt"):
+        return all(map(written_as_it_is, tree[1]))
+    return tree[0] != "rep" or written_as_it_is(tree[1])
+
+
 def write_set(ranges: Ranges) -> str:
+    ranges = spelt(ranges)
     if ranges == ANY:
         return r"[\s\S]"
     if not ranges:
