@@ -85,6 +85,8 @@ TAKEN: list[Any] = [
     {"type": "string", "pattern": "^[a-z]+$", "maxLength": 3},
     {"type": "string", "pattern": "ab"},
     {"type": "string", "pattern": "^a|b$"},
+    {"type": "string", "pattern": "^ab*c?$", "minLength": 2, "maxLength": 5},
+    {"type": "string", "pattern": "(^|,)a($|,)"},
     {"type": "string", "pattern": "^\\S+\\s?.$"},
     {"type": "string", "pattern": '^[^a\\n"]{2}\\\\"?$'},
     {"type": "string", "pattern": '^[^"\\\\]*$'},
@@ -140,8 +142,9 @@ SCALARS = st.one_of(
     ),
     st.builds(lambda low, more: {"type": "string", "minLength": low, "maxLength": low + more},
               st.integers(0, 2), st.integers(0, 3)),
-    st.builds(lambda source: {"type": "string", "pattern": source},
-              st.sampled_from(["^a", "b$", "^[a-c]{2,4}$", "^(a|bc)*$", "[^a]", "^.{2,3}$", "a.*b", "^\\w\\d?$"])),
+    st.builds(lambda source, most: {"type": "string", "pattern": source} | ({"maxLength": most} if most else {}),
+              st.sampled_from(["^a", "b$", "^[a-c]{2,4}$", "^(a|bc)*$", "[^a]", "^.{2,3}$", "a.*b", "^\\w\\d?$"]),
+              st.sampled_from([0, 0, 1, 3])),
 )  # fmt: skip
 
 
@@ -195,8 +198,9 @@ def test_generated_schemas(schema: Any, values: list[Any]) -> None:
         (closed({"a/b": {"type": "array"}}), "any value may stand at /properties/a~1b/items"),
         (closed({"a": {"type": "integer", "multipleOf": 3}}), "no automaton states multipleOf at /properties/a"),
         ({"type": "number", "minimum": 0.5}, "minimum is no whole number at its root"),
-        ({"type": "string", "pattern": "^\\p{L}$"}, "the pattern at its root uses anchors or properties"),
-        ({"type": "string", "pattern": "^ab?$", "minLength": 2}, "a pattern stands beside a length at its root"),
+        ({"type": "string", "pattern": "^\\p{L}$"}, "the pattern at its root is no small automaton: it uses prop"),
+        ({"type": "string", "pattern": "^ab*$", "minLength": 90}, "it is long, and its length is bounded"),
+        ({"type": "string", "format": "email"}, "several patterns hold at its root"),
         ({"type": "array", "items": {"enum": [1, 2, 3]}, "uniqueItems": True}, "no grammar states uniqueItems"),
         ({"type": "string", "maxLength": 1000}, "it needs more than .* nodes"),
         ({"type": "string", "pattern": "^[^\\w]\x01?$"}, "it writes control characters"),

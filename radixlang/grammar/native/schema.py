@@ -9,19 +9,31 @@ place in the normalised schema. Must not know tokens.
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from radixlang.grammar.native.regex import Automaton, Unsuitable, read_one
 from radixlang.grammar.ranges import Ranges, without
 from radixlang.grammar.schema.document import escape
-from radixlang.grammar.schema.regex import ANY, Tree, UnsupportedPatternError, parse
+from radixlang.grammar.schema.pattern import Language
+from radixlang.grammar.schema.regex import (
+    ANY,
+    Tree,
+    UnsupportedPatternError,
+    has_anchor,
+    lengths,
+    looks,
+    parse,
+    searched,
+)
 
 MAX_STATES = 1_000
 """states of one schema's automaton, 15 ms to make; what is larger costs the library less, first masks included"""
 MAX_NODES = 1_200
 """nodes before it is made deterministic: a character of a string needs ten"""
+
+MAX_COUNTED = 48
+"""characters up to which a pattern and a length are put together"""
 
 ESCAPED = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", 0x22: '"', 0x5C: "\\"}
 """code points that stand in a text as a backslash and a letter, and in no other way"""
@@ -29,7 +41,6 @@ _NOT_PLAIN: Ranges = ((0, 0x1F), (0x22, 0x22), (0x5C, 0x5C), (0x7F, 0x7F), (0xD8
 """code points that no string may hold as they are"""
 _DIGITS: Ranges = ((0x30, 0x39),)
 _POSITIVE: Ranges = ((0x31, 0x39),)
-_BRACED = re.compile(r"\\\\|\\x\{")
 _STRING, _NUMBER = frozenset({"minLength", "maxLength", "pattern", "allOf"}), frozenset({"minimum", "maximum"})
 _OPEN = frozenset({"exclusiveMinimum", "exclusiveMaximum"})
 _ARRAY = frozenset({"prefixItems", "items", "minItems", "maxItems"})
@@ -152,16 +163,10 @@ class Builder:
             raise Unsuitable(f"several patterns hold at {at or 'its root'}")
         if "pattern" not in schema:
             return self.text('"', self._repeated(low, high, lambda node: self._character(ANY, node), end))
-        tree = _found_in(schema["pattern"], at)
-        shortest, longest = _lengths(tree)
-        if tree[0] == "rep" and tree[1][0] == "set":
-            shortest, longest = low, high
-            tree = ("rep", tree[1], max(low, tree[2]), _least(high, tree[3]))
-            if tree[3] is not None and tree[2] > tree[3]:
-                return self.free()
-        if shortest < low or (high is not None and (longest is None or longest > high)):
-            raise Unsuitable(f"a pattern stands beside a length at {at or 'its root'}")
-        return self.text('"', self._pattern(tree, end, at))
+        try:
+            return self.text('"', self._pattern(_tree(schema["pattern"], low, high), end))
+        except UnsupportedPatternError as error:
+            raise Unsuitable(f"the pattern at {at or 'its root'} is no small automaton: {error}") from None
 
     def _character(self, ranges: Ranges, follow: int) -> int:
         """One of the characters, as a string spells it."""
@@ -174,19 +179,19 @@ class Builder:
             self.automaton.edges[node].append((0x5C, 0x5C, escaped))
         return node
 
-    def _pattern(self, tree: Tree, follow: int, at: str) -> int:
+    def _pattern(self, tree: Tree, follow: int) -> int:
         kind = tree[0]
         if kind == "set":
             return self._character(tree[1], follow)
         if kind == "cat":
             for part in reversed(tree[1]):
-                follow = self._pattern(part, follow, at)
+                follow = self._pattern(part, follow)
             return follow
         if kind == "alt":
-            return self.free(*[self._pattern(way, follow, at) for way in tree[1]])
+            return self.free(*[self._pattern(way, follow) for way in tree[1]])
         if kind == "rep":
-            return self._repeated(tree[2], tree[3], lambda node: self._pattern(tree[1], node, at), follow)
-        raise Unsuitable(f"the pattern at {at or 'its root'} uses anchors or properties of characters")
+            return self._repeated(tree[2], tree[3], lambda node: self._pattern(tree[1], node), follow)
+        raise UnsupportedPatternError("it uses properties of characters")
 
     # ---- numbers; spelt as the library spells them
 
@@ -375,40 +380,21 @@ def _least(one: int | None, other: int | None) -> int | None:
     return other if one is None else one if other is None else min(one, other)
 
 
-def _found_in(source: str, at: str) -> Tree:
-    """The tree of the strings in which a pattern is found."""
-    try:
-        tree, _ = parse(_BRACED.sub(lambda found: found[0] if found[0] == "\\\\" else "\\u{", source))
-    except UnsupportedPatternError as error:
-        raise Unsuitable(f"the pattern at {at or 'its root'} cannot be read: {error}") from None
-    return _searched(tree)
+def _tree(pattern: str, low: int, high: int | None) -> Tree:
+    """The tree, without anchors, of the strings of `low` to `high` characters in which a pattern is found.
 
-
-def _searched(tree: Tree) -> Tree:
-    """A tree that says what is around what it finds; anchors inside are left."""
-    if tree[0] == "alt" and tree[1]:
-        return ("alt", tuple(map(_searched, tree[1])))
-    parts: Sequence[Tree] = tree[1] if tree[0] == "cat" else (tree,)
-    rest: Tree = ("rep", ("set", ANY), 0, None)
-    begins = bool(parts) and parts[0] == ("start",)
-    ends = len(parts) > begins and parts[-1] == ("end",)
-    inner = parts[begins : len(parts) - ends]
-    whole = (*([] if begins else [rest]), *inner, *([] if ends else [rest]))
-    return whole[0] if len(whole) == 1 else ("cat", whole)
-
-
-def _lengths(tree: Tree) -> tuple[int, int | None]:
-    """How many characters a tree matches, at least and at most (None: any number)."""
-    kind = tree[0]
-    if kind in ("set", "property"):
-        return 1, 1
-    if kind == "rep":
-        low, high = _lengths(tree[1])
-        most = 0 if high == 0 else None if high is None or tree[3] is None else high * tree[3]
-        return low * tree[2], most
-    if kind in ("cat", "alt") and tree[1]:
-        found = [_lengths(part) for part in tree[1]]
-        add, largest = (sum, sum) if kind == "cat" else (min, max)
-        highs = [high for _, high in found]
-        return add(low for low, _ in found), None if None in highs else largest(h for h in highs if h is not None)
-    return 0, 0
+    Raises:
+        UnsupportedPatternError: there is none, or none that is small.
+    """
+    tree = searched(parse(pattern).tree)
+    if tree[0] == "rep" and tree[1][0] == "set":
+        least, most = max(low, tree[2]), _least(high, tree[3])
+        return ("rep", tree[1], least, most) if most is None or least <= most else ("alt", ())
+    shortest, longest = lengths(tree)
+    counted = low > shortest or (high is not None and (longest is None or longest > high))
+    if counted and max(low, high or 0) > MAX_COUNTED:
+        raise UnsupportedPatternError("it is long, and its length is bounded")
+    if counted or has_anchor(tree) or looks(tree):  # all of it as one automaton
+        within = f"^[\\s\\S]{{{low},{'' if high is None else high}}}$"
+        tree = searched(parse(Language(((pattern, True), (within, True))).source()).tree)
+    return tree

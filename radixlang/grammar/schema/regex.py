@@ -330,7 +330,9 @@ def write_char(code: int) -> str:
         return char
     if 0x20 < code < 0x7F:
         return char if char in "<>'\"!%,:;=@`" else "\\" + char
-    return char if code > 0xA0 and char.isalpha() else f"\\x{{{code:X}}}"
+    if code > 0xA0 and char.isalpha():
+        return char
+    return f"\\x{code:02X}" if code < 0x100 else f"\\u{code:04X}" if code < 0x10000 else f"\\u{{{code:X}}}"
 
 
 def looks(tree: Tree) -> bool:
@@ -339,3 +341,39 @@ def looks(tree: Tree) -> bool:
     if tree[0] in ("cat", "alt"):
         return any(map(looks, tree[1]))
     return tree[0] == "rep" and looks(tree[1])
+
+
+def searched(tree: Tree) -> Tree:
+    """The tree of the whole texts in which another one is found; anchors that do not stand at an end are left."""
+    if tree[0] == "alt" and tree[1]:
+        return ("alt", tuple(map(searched, tree[1])))
+    parts = tree[1] if tree[0] == "cat" else (tree,)
+    begins = parts[:1] == (("start",),)
+    ends = parts[begins:][-1:] == (("end",),)
+    inner = parts[begins : len(parts) - ends]
+    rest: tuple[Tree, ...] = (("rep", ("set", ANY), 0, None),)
+    whole = (*(() if begins else rest), *inner, *(() if ends else rest))
+    return whole[0] if len(whole) == 1 else ("cat", whole)
+
+
+def has_anchor(tree: Tree) -> bool:
+    if tree[0] in ("cat", "alt"):
+        return any(map(has_anchor, tree[1]))
+    return has_anchor(tree[1]) if tree[0] == "rep" else tree[0] in ("start", "end")
+
+
+def lengths(tree: Tree) -> tuple[int, int | None]:
+    """How many characters a tree matches, at least and at most (None: any number)."""
+    kind = tree[0]
+    if kind in ("set", "property"):
+        return 1, 1
+    if kind == "rep":
+        low, high = lengths(tree[1])
+        most = 0 if high == 0 else None if high is None or tree[3] is None else high * tree[3]
+        return low * tree[2], most
+    if kind in ("cat", "alt") and tree[1]:
+        found = [lengths(part) for part in tree[1]]
+        least, most_of = (sum, sum) if kind == "cat" else (min, max)
+        highs = [high for _, high in found if high is not None]
+        return least(low for low, _ in found), most_of(highs) if len(highs) == len(found) else None
+    return 0, 0

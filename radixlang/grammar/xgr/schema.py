@@ -20,7 +20,6 @@ from radixlang.grammar.schema import regex as ecma
 from radixlang.grammar.schema.pattern import Language, UnsupportedPatternError, without
 from radixlang.grammar.xgr.rules import EMPTY, Rules, Tree
 
-_CODE = re.compile(r"\\x\{([0-9A-F]+)\}")
 _PIECE = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|[\w-]+')
 """of the library's rules: a literal, a class or a name"""
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
@@ -253,7 +252,7 @@ def _text(terms: list[tuple[str, bool]], escapes: bool = True) -> Tree:
     tree = _anchored(ecma.parse(terms[0][0]).tree) if len(terms) == 1 and terms[0][1] else None
     if tree is None:  # as one automaton; a second term keeps a single pattern from being returned as it is
         source = Language((*terms, ("", True))).source()
-        tree = _anchored(ecma.parse(_CODE.sub(r"\\u{\1}", source)).tree)
+        tree = _anchored(ecma.parse(source).tree)
     if tree is None:
         raise UnsupportedPatternError("it looks for ends inside of the text")
     return _spelt(tree, escapes)
@@ -261,20 +260,8 @@ def _text(terms: list[tuple[str, bool]], escapes: bool = True) -> Tree:
 
 def _anchored(tree: ecma.Tree) -> ecma.Tree | None:
     """The tree with what may stand before and behind it; None where it has anchors elsewhere than at its ends."""
-    parts = list(tree[1]) if tree[0] == "cat" else [tree]
-    head = parts[:1] == [("start",)]
-    tail = parts[head:][-1:] == [("end",)]
-    body = parts[head : len(parts) - tail]
-    if any(map(_has_anchor, body)):
-        return None
-    anything: ecma.Tree = ("rep", ("set", ecma.ANY), 0, None)
-    return ("cat", (*[anything] * (not head), *body, *[anything] * (not tail)))
-
-
-def _has_anchor(tree: ecma.Tree) -> bool:
-    if tree[0] in ("cat", "alt"):
-        return any(map(_has_anchor, tree[1]))
-    return _has_anchor(tree[1]) if tree[0] == "rep" else tree[0] in ("start", "end")
+    whole = ecma.searched(tree)
+    return None if ecma.has_anchor(whole) else whole
 
 
 def _spelt(tree: ecma.Tree, escapes: bool = True) -> Tree:
