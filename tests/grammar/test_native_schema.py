@@ -85,8 +85,7 @@ TAKEN: list[Any] = [
     {"type": "string", "pattern": "^[a-z]+$", "maxLength": 3},
     {"type": "string", "pattern": "ab"},
     {"type": "string", "pattern": "^a|b$"},
-    {"type": "string", "pattern": "^ab*c?$", "minLength": 2, "maxLength": 5},
-    {"type": "string", "pattern": "(^|,)a($|,)"},
+    {"type": "string", "pattern": "^[ab]c?$", "minLength": 1, "maxLength": 2},
     {"type": "string", "pattern": "^\\S+\\s?.$"},
     {"type": "string", "pattern": '^[^a\\n"]{2}\\\\"?$'},
     {"type": "string", "pattern": '^[^"\\\\]*$'},
@@ -181,7 +180,12 @@ def test_generated_schemas(schema: Any, values: list[Any]) -> None:
             LIBRARY.compile(spec_of(schema))
         return
     if reason is not None:
-        assert "undeclared keys" in reason or "any value" in reason or "more than" in reason or "no text" in reason
+        assert (
+            "undeclared keys" in reason
+            or "any value" in reason
+            or "beside a length" in reason
+            or "no text" in reason
+        )
         return
     compare(spec_of(schema))
     grammar, reference = NATIVE.compile(spec_of(schema)), jsonschema_rs.validator_for(schema)
@@ -198,8 +202,9 @@ def test_generated_schemas(schema: Any, values: list[Any]) -> None:
         (closed({"a/b": {"type": "array"}}), "any value may stand at /properties/a~1b/items"),
         (closed({"a": {"type": "integer", "multipleOf": 3}}), "no automaton states multipleOf at /properties/a"),
         ({"type": "number", "minimum": 0.5}, "minimum is no whole number at its root"),
-        ({"type": "string", "pattern": "^\\p{L}$"}, "the pattern at its root is no small automaton: it uses prop"),
-        ({"type": "string", "pattern": "^ab*$", "minLength": 90}, "it is long, and its length is bounded"),
+        ({"type": "string", "pattern": "^\\p{L}$"}, "the pattern at its root is not taken: it uses properties"),
+        ({"type": "string", "pattern": "^ab*$", "minLength": 2}, "not taken: it stands beside a length"),
+        ({"type": "string", "pattern": "(^|,)a"}, "not taken: it looks for ends inside"),
         ({"type": "string", "format": "email"}, "several patterns hold at its root"),
         ({"type": "array", "items": {"enum": [1, 2, 3]}, "uniqueItems": True}, "no grammar states uniqueItems"),
         ({"type": "string", "maxLength": 1000}, "it needs more than .* nodes"),

@@ -15,14 +15,12 @@ from typing import Any, ClassVar
 from radixlang.grammar.native.regex import Automaton, Unsuitable, read_one
 from radixlang.grammar.ranges import Ranges, without
 from radixlang.grammar.schema.document import escape
-from radixlang.grammar.schema.pattern import Language
 from radixlang.grammar.schema.regex import (
     ANY,
     Tree,
     UnsupportedPatternError,
     has_anchor,
     lengths,
-    looks,
     parse,
     searched,
 )
@@ -31,9 +29,6 @@ MAX_STATES = 1_000
 """states of one schema's automaton, 15 ms to make; what is larger costs the library less, first masks included"""
 MAX_NODES = 1_200
 """nodes before it is made deterministic: a character of a string needs ten"""
-
-MAX_COUNTED = 48
-"""characters up to which a pattern and a length are put together"""
 
 ESCAPED = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", 0x22: '"', 0x5C: "\\"}
 """code points that stand in a text as a backslash and a letter, and in no other way"""
@@ -166,7 +161,7 @@ class Builder:
         try:
             return self.text('"', self._pattern(_tree(schema["pattern"], low, high), end))
         except UnsupportedPatternError as error:
-            raise Unsuitable(f"the pattern at {at or 'its root'} is no small automaton: {error}") from None
+            raise Unsuitable(f"the pattern at {at or 'its root'} is not taken: {error}") from None
 
     def _character(self, ranges: Ranges, follow: int) -> int:
         """One of the characters, as a string spells it."""
@@ -384,17 +379,15 @@ def _tree(pattern: str, low: int, high: int | None) -> Tree:
     """The tree, without anchors, of the strings of `low` to `high` characters in which a pattern is found.
 
     Raises:
-        UnsupportedPatternError: there is none, or none that is small.
+        UnsupportedPatternError: the pattern and the lengths would have to be put together, or it cannot be read.
     """
     tree = searched(parse(pattern).tree)
     if tree[0] == "rep" and tree[1][0] == "set":
         least, most = max(low, tree[2]), _least(high, tree[3])
         return ("rep", tree[1], least, most) if most is None or least <= most else ("alt", ())
     shortest, longest = lengths(tree)
-    counted = low > shortest or (high is not None and (longest is None or longest > high))
-    if counted and max(low, high or 0) > MAX_COUNTED:
-        raise UnsupportedPatternError("it is long, and its length is bounded")
-    if counted or has_anchor(tree) or looks(tree):  # all of it as one automaton
-        within = f"^[\\s\\S]{{{low},{'' if high is None else high}}}$"
-        tree = searched(parse(Language(((pattern, True), (within, True))).source()).tree)
+    if low > shortest or (high is not None and (longest is None or longest > high)):
+        raise UnsupportedPatternError("it stands beside a length")
+    if has_anchor(tree):
+        raise UnsupportedPatternError("it looks for ends inside of the text")
     return tree
