@@ -8,9 +8,8 @@ is done. One thread drives the generators of all states, and what they have aske
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
@@ -18,8 +17,6 @@ T = TypeVar("T")
 _CPUS = os.cpu_count() or 1
 THREADS = min(16, _CPUS - _CPUS // 4)
 """most threads that work on masks; some processors are left to the other processes"""
-CHUNK = 28
-"""states that are driven together"""
 ALONE = 2
 """so few jobs are not worth handing to other threads"""
 
@@ -52,22 +49,12 @@ def alone(filling: Filling[T]) -> T:
 
 
 def together(fillings: Sequence[Filling[None]]) -> dict[int, BaseException]:
-    """Drive all to their ends → what those that failed raised, by their indexes.
-
-    Some at a time: while the jobs of some are done, others are driven.
-    """
+    """Drive all to their ends → what those that failed raised, by their indexes."""
     failed: dict[int, BaseException] = {}
-    many = THREADS > 1 and len(fillings) > CHUNK
     todo = list(enumerate(fillings))
-    # what is being done, and whose fillings wait for it
-    begun: deque[tuple[Future[None] | None, list[tuple[int, Filling[None]]]]] = deque()
-    begun.extend((None, todo[at : at + CHUNK]) for at in range(0, len(todo), CHUNK))
-    while begun:
-        done, chunk = begun.popleft()
-        if done is not None:
-            done.result()
+    while todo:
         waiting, jobs = [], []
-        for at, filling in chunk:
+        for at, filling in todo:
             try:
                 jobs.append(next(filling))
                 waiting.append((at, filling))
@@ -75,13 +62,8 @@ def together(fillings: Sequence[Filling[None]]) -> dict[int, BaseException]:
                 pass
             except BaseException as error:  # a library's panic is no Exception
                 failed[at] = error
-        if not waiting:
-            continue
-        if many and len(jobs) > ALONE:
-            begun.append((_runner().submit(_run, jobs), waiting))
-        else:
-            _run(jobs)
-            begun.append((None, waiting))
+        _run(jobs)
+        todo = waiting
     return failed
 
 
@@ -119,9 +101,3 @@ def later(work: Callable[[], None]) -> None:
 @lru_cache(1)
 def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(THREADS, thread_name_prefix="masks")
-
-
-@lru_cache(1)
-def _runner() -> ThreadPoolExecutor:
-    """Waits for jobs in the place of the thread that drives."""
-    return ThreadPoolExecutor(1, thread_name_prefix="mask jobs")

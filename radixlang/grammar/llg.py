@@ -56,8 +56,11 @@ _SLICES = [
 strings, with lengths, so that what a `maxLength` leaves is mostly such a set. Its own have two lengths."""
 CROWDED = 4
 """texts that a grammar has begun before it gets more matchers"""
+SHARES = 4
+"""threads of the library's for each of ours: a thread's share of the masks is fixed when they begin, and the more
+shares there are, the less does one hold up that has several long masks"""
 LANES = 2
-"""matchers of such a grammar for each thread: the fewer texts share one, the less threads wait for each other"""
+"""matchers of such a grammar for each of our threads: the fewer texts share one, the less threads wait"""
 MOVABLE = 128
 """tokens of a text up to which it may change to another matcher: these have to be read again"""
 
@@ -283,7 +286,7 @@ class MatcherJob(NamedTuple):
 
 @lru_cache(1)
 def _executor() -> LLExecutor:
-    return LLExecutor(THREADS)
+    return LLExecutor(SHARES * THREADS)
 
 
 class LlguidanceGrammar:

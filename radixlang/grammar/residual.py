@@ -170,6 +170,11 @@ class ResidualState:
 
     def filling(self, row: np.ndarray) -> Filling[None]:
         """`fill`, for `filling.together`."""
+        if self._grammar.checks is None and not self._vetoed:  # nothing is left out, and nothing taken back
+            return self._inner.filling(row)
+        return self._checked_filling(row)
+
+    def _checked_filling(self, row: np.ndarray) -> Filling[None]:
         yield from self._filling(row)
         used = np.count_nonzero(row)
         if not used:

@@ -271,11 +271,11 @@ class Constraints(Unconstrained):
 
     def _filling(self, request: Request, grammar: GrammarState | None, made: int, row: Mask) -> Filling[None]:
         assert grammar is not None
-        yield from grammar.filling(row)
         early = made < request.least
-        if early or request.ignores_eos:
-            eos_ids = self._manager.vocabulary.eos_ids
-            _leave_out(row, {*eos_ids, *(request.ends if early else ())})
+        if not early and not request.ignores_eos:
+            return grammar.filling(row)
+        eos_ids = self._manager.vocabulary.eos_ids
+        return _without(grammar.filling(row), row, {*eos_ids, *(request.ends if early else ())})
 
     def counters(self) -> dict[str, float]:
         return {
@@ -303,6 +303,12 @@ class Constraints(Unconstrained):
 def _grammar(request: Request) -> GrammarState:
     assert request.grammar is not None
     return request.grammar
+
+
+def _without(filling: Filling[None], row: Mask, tokens: set[int]) -> Filling[None]:
+    """The filling of `row`, then `_leave_out`."""
+    yield from filling
+    _leave_out(row, tokens)
 
 
 def _leave_out(row: Mask, tokens: set[int]) -> None:
