@@ -20,6 +20,9 @@ from radixlang.log import get_logger
 
 log = get_logger(__name__)
 
+MAX_SHORT = 1 << 15
+"""characters of a schema of which many are kept"""
+
 __all__ = ["Normalised", "Obligations", "Residual", "check_all", "find_keyword", "normalise", "normalise_text"]
 
 
@@ -66,17 +69,23 @@ def normalise(schema: Any) -> Normalised:
     return Normalised(written, residual, tuple(compiler.warnings), checks)
 
 
-@lru_cache(64)
 def normalise_text(text: str) -> Normalised:
-    """`normalise` of a JSON text; one backend after another asks for the same.
+    """`normalise` of a JSON text; the last ones are kept, for one backend after another asks for the same.
 
     Raises:
         GrammarError: as `normalise`, and where the text is no JSON.
     """
+    return _normalise_short(text) if len(text) <= MAX_SHORT else _normalise_long(text)
+
+
+def _normalise_text(text: str) -> Normalised:
     normalised = normalise(read_json(text, "json_schema"))
     for warning in normalised.warnings:
         log.info("a JSON schema was given a keyword without effect: %s", warning)
     return normalised
+
+
+_normalise_short, _normalise_long = lru_cache(64)(_normalise_text), lru_cache(2)(_normalise_text)
 
 
 def check_all(schema: Any) -> Obligations:

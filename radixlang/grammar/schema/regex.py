@@ -357,6 +357,7 @@ def searched(tree: Tree) -> Tree:
 
 
 def has_anchor(tree: Tree) -> bool:
+    """Whether the tree looks for the start or the end of the text."""
     if tree[0] in ("cat", "alt"):
         return any(map(has_anchor, tree[1]))
     return has_anchor(tree[1]) if tree[0] == "rep" else tree[0] in ("start", "end")
