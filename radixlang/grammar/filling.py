@@ -90,7 +90,8 @@ def in_threads(jobs: Sequence[Job]) -> None:
     others = [_pool().submit(some) for _ in range(min(THREADS, len(jobs)) - 1)]
     some()
     for other in others:
-        other.result()
+        if not other.cancel():  # it has begun
+            other.result()
 
 
 def later(work: Callable[[], None]) -> None:

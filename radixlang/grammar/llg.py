@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -61,6 +62,8 @@ SHARES = 4
 shares there are, the less does one hold up that has several long masks"""
 LANES = 2
 """matchers of such a grammar for each of our threads: the fewer texts share one, the less threads wait"""
+WIDENING = 1.0
+"""seconds that are spent on making them"""
 MOVABLE = 128
 """tokens of a text up to which it may change to another matcher: these have to be read again"""
 
@@ -320,7 +323,10 @@ class LlguidanceGrammar:
         return LlguidanceState(self, self._started)
 
     def _widen(self) -> None:
-        self.matchers = self.matchers + [self._make() for _ in range(LANES * THREADS - 1)]
+        until, made = time.monotonic() + WIDENING, list(self.matchers)
+        while len(made) < LANES * THREADS and time.monotonic() < until:
+            made.append(self._make())
+        self.matchers = made
 
 
 class LlguidanceState:

@@ -110,7 +110,8 @@ class Vocabulary:
         return self.single, bytes_, ((1 << 256) - 1) & ~known
 
     def differ(self, row: npt.NDArray[np.int32]) -> bool:
-        """Whether some of the tokens that the mask allows begin with different bytes, or one has none."""
+        """Whether the mask allows tokens that begin with different bytes, or one without bytes beside others. Also
+        when it allows none."""
         word = int((row != 0).argmax())
         bits = int(row.view(np.uint32)[word])
         if not bits:
@@ -118,8 +119,10 @@ class Vocabulary:
         # The first and the last of a word tell most masks that leave a choice.
         first = self.tokens[32 * word + (bits & -bits).bit_length() - 1]
         last = self.tokens[32 * word + bits.bit_length() - 1]
-        if first[:1] != last[:1] or not first:
+        if first[:1] != last[:1]:
             return True
+        if not first:
+            return bits & (bits - 1) != 0 or int(np.count_nonzero(row)) > 1
         return bool(np.count_nonzero(row & self._begin_otherwise(first[0])))
 
     @cached_property

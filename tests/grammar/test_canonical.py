@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from radixlang.grammar.canonical import CanonicalState, certain
 from radixlang.grammar.filling import alone
 from radixlang.grammar.limits import GrammarLimits
+from radixlang.grammar.llg import LlguidanceEngine
 from radixlang.grammar.native import NativeEngine
 from radixlang.messages import GrammarSpec
 from tests.grammar.conftest import bits, small_vocabulary
@@ -144,6 +145,18 @@ def test_after_a_rollback_and_in_a_copy(engines) -> None:
     assert state.forced() == forced == other.forced()
     assert not state.accept(vocabulary.eos_ids[0])
     assert state.forced() == forced
+
+
+def test_a_special_token_is_forced_where_nothing_else_may_follow(vocabulary) -> None:
+    special = vocabulary.special["<|im_start|>"]
+    grammar = LlguidanceEngine(vocabulary, GrammarLimits()).lark('start: "ab" <|im_start|> "cd"', "ebnf")
+    state = CanonicalState(grammar.start(), vocabulary)
+    row = np.zeros(vocabulary.words, np.int32)
+    for token in vocabulary.encode("ab"):
+        assert state.accept(token)
+    state.fill(row)
+    assert state.known()[:1] == state.forced()[:1] == [special]
+    assert np.flatnonzero(bits(row)).tolist() == [special]
 
 
 def test_a_special_token_has_no_other_spelling(vocabulary) -> None:
