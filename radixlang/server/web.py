@@ -215,6 +215,8 @@ def check_media_type(request: Request) -> None:
 
 
 _AT = re.compile(r" - at `\$(.*)`$")
+_SURROGATES = re.compile(rb"\\u[dD][89abAB]..\\u[dD][c-fC-F]|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\.", re.DOTALL)
+"""escapes; the group is half of a surrogate pair without the other half"""
 
 
 def decode(decoder: msgspec.json.Decoder[Any], data: bytes) -> Any:
@@ -233,6 +235,12 @@ def decode(decoder: msgspec.json.Decoder[Any], data: bytes) -> Any:
         param = re.split(r"[.\[]", path)[0] or None
         raise RequestError(f"{path or 'The body'}: {detail}.", param) from None
     except (msgspec.DecodeError, UnicodeError) as error:
+        half = next((match for match in _SURROGATES.finditer(data) if match[1]), None)
+        if half is not None:  # which the decoder reports as other things
+            raise RequestError(
+                f"The body is not valid JSON: {half[1].decode()} (byte {half.start()}) is half of a surrogate "
+                "pair, which stands for no character; write both halves, or leave it out."
+            ) from None
         raise RequestError(f"The body is not valid JSON: {error}.") from None
     except RecursionError:
         raise RequestError("The body is nested too deeply.") from None

@@ -297,3 +297,19 @@ def test_encode(embedder: Live) -> None:
 
 def test_encode_on_a_generation_model_says_what_it_is(server: Live) -> None:
     assert "--is-embedding" in server.refused("/encode", {"text": "x"})["message"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (r"\ud800", r"\ud800 (byte 9) is half of a surrogate pair"),
+        (r"\ud83d\ude00\uDC00 more", r"\uDC00 (byte 21) is half of a surrogate pair"),
+        (r"\\\ud800\n", r"\ud800 (byte 11) is half"),
+        (r"\\ud800\q", "JSON is malformed: invalid escape character"),
+    ],
+)
+def test_half_a_surrogate_pair_is_named(server, text: str, words: str) -> None:
+    body = b'{"text":"%s"}' % text.encode()
+    response = server.http.post("/generate", content=body, headers={"content-type": "application/json"})
+    assert response.status_code == 400
+    assert f"The body is not valid JSON: {words}" in response.text.replace("\\\\", "\\")
