@@ -4,6 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MAX_PATTERN = 1 << 16
+"""characters of one regular expression, which several parsers read, 15 microseconds a character together; six
+thousand words fit"""
+
+
+def too_long(pattern: str) -> str | None:
+    """What is wrong with an expression of more than MAX_PATTERN characters."""
+    if len(pattern) <= MAX_PATTERN:
+        return None
+    return f"it has {len(pattern):,} characters, and at most {MAX_PATTERN:,} can be held; make it shorter"
+
 
 @dataclass(frozen=True)
 class GrammarLimits:
@@ -30,5 +41,8 @@ class GrammarLimits:
     through all of a forced stretch at each step, four microseconds a byte"""
     max_nested_stretch: int = 256
     """the same for recursive grammars, where a stretch may end as many parts as the text has begun"""
+    max_optional: int = 1_000
+    """parts of an expression in a row that may each be left out (`a?b*`): the library's time is their square, half
+    a second here"""
     max_count: int = 1_000_000
     """of one counted repeat; the library unfolds larger ones before it counts its steps"""

@@ -43,6 +43,10 @@ _CONTROLS = re.compile(r"\\u00(?:[01][0-9a-f]|7f)")
 """characters that JSON, or the library, writes in no other way; what else `\\u` could write it still does not"""
 
 _OPTIONS = re.compile(r"^%llguidance\s*\{[^}]*\}", re.MULTILINE)
+_BUDGET = re.compile(r"precomputation failed|grammar\) too big|[lL]exer_fuel|max_grammar_size|symbols\.len\(\) <")
+"""errors of the library that mean that a limit was passed"""
+_SYMBOLS = (1 << 16) - 11
+"""most symbols of its grammars, which it numbers with 16 bits"""
 _SPECIAL = 0xFF
 """how the library begins the number of a special token among bytes"""
 _UNFORCED = '%llguidance {"no_forcing": true}'
@@ -167,6 +171,12 @@ class LlguidanceEngine:
             what = what or f"it counts to {sizes.repeat:,}"
             least = f"{self.bounds.max_least:,} bytes of text and repeats up to {self.bounds.max_count:,}"
             raise GrammarError(f"{kind} is too large: {what}; at most {least} can be held", param=kind)
+        if sizes.optional > self.bounds.max_optional:
+            raise GrammarError(
+                f"{kind} is too large: {sizes.optional:,} parts of an expression in a row may each be left out; "
+                f"at most {self.bounds.max_optional:,} can be held",
+                param=kind,
+            )
         most = self.bounds.max_nested_stretch if sizes.recursive else self.bounds.max_stretch
         return sizes.stretch <= most
 
@@ -176,7 +186,16 @@ class LlguidanceEngine:
 
         matcher = make()
         if matcher.is_error():
-            raise GrammarError(f"{kind} cannot be compiled: {_one_line(matcher.get_error())}", param=kind)
+            why = _one_line(matcher.get_error())
+            if _BUDGET.search(why):
+                steps = f"{self.bounds.compile_fuel:,} steps of work"
+                most = f"{_SYMBOLS:,} symbols" if "symbols" in why else steps
+                raise GrammarError(
+                    f"{kind} is too large: its parts need more than the {most} that one constraint may take; use "
+                    "fewer alternatives and repeats",
+                    param=kind,
+                )
+            raise GrammarError(f"{kind} cannot be compiled: {why}", param=kind)
         doubts = [line for line in matcher.get_grammar_warnings() if line.strip()]
         if doubts:
             raise GrammarError(f"{kind} cannot be held exactly: {_one_line(doubts[0])}", param=kind)

@@ -14,7 +14,7 @@ from radixlang.grammar import ENGINES
 from radixlang.grammar.canonical import CanonicalState
 from radixlang.grammar.errors import GrammarError
 from radixlang.grammar.grammar import Engine, Grammar, GrammarState
-from radixlang.grammar.limits import GrammarLimits
+from radixlang.grammar.limits import GrammarLimits, too_long
 from radixlang.grammar.native import NativeGrammar
 from radixlang.grammar.spec import key_of
 from radixlang.grammar.tables import AutomatonTable, automaton_table
@@ -27,6 +27,8 @@ log = get_logger(__name__)
 
 _TRIM_EVERY = 256
 """requests between two looks at how much is held"""
+_LONG = 16 << 10
+"""characters of a constraint beyond which it is compiled apart, so that short ones never wait for it"""
 _FAILED_BYTES = 1024
 """what a constraint counts for in the cache that could not be compiled"""
 
@@ -81,6 +83,7 @@ class GrammarManager:
         self._known: OrderedDict[str, Future[Grammar]] = OrderedDict()
         self._asked = 0
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="grammar")
+        self._long_pool = ThreadPoolExecutor(1, thread_name_prefix="long grammar")
         self._table_pool = ThreadPoolExecutor(1, thread_name_prefix="grammar tables")  # nobody waits for these
         self._lock = threading.RLock()
         self._making = threading.RLock()
@@ -95,7 +98,8 @@ class GrammarManager:
         with self._lock:
             future = self._known.get(key)
             if future is None:
-                future = self._known[key] = self._pool.submit(self._timed, spec)
+                pool = self._pool if len(spec.text) <= _LONG else self._long_pool
+                future = self._known[key] = pool.submit(self._timed, spec)
                 future.add_done_callback(lambda _done: self._trim())
             else:
                 self.hits += 1
@@ -159,6 +163,7 @@ class GrammarManager:
     def close(self) -> None:
         """End the workers. What they have begun is waited for, what they have not is dropped."""
         self._pool.shutdown(cancel_futures=True)
+        self._long_pool.shutdown(cancel_futures=True)
         self._table_pool.shutdown(cancel_futures=True)
 
     # ---- in a worker ----
@@ -180,6 +185,10 @@ class GrammarManager:
             if not self.vocabulary.eos_ids:
                 raise GrammarError(
                     "Constraints need an end token: name it as eos_token_id in the model's config", param=spec.kind
+                )
+            if spec.kind == "regex" and (reason := too_long(spec.text)):
+                raise GrammarError(
+                    f"regex is too large: {reason}, or list fixed texts as guided_choice", param="regex"
                 )
             if spec.kind == "any":
                 return AnyGrammar(self.vocabulary)

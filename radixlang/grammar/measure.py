@@ -23,6 +23,8 @@ NEVER = 1 << 62
 PASSES = 4
 """over a recursive grammar: each takes what refers to itself to be as long as the pass before found it"""
 _SEPARATOR = 2
+_PROPERTY = re.compile(r"\\[pP](?:\{[^}]*\}|[A-Za-z])")
+"""what Python's parser does not know"""
 
 _RULE = re.compile(r"^[ \t]*[?!]?([A-Za-z_][\w-]*)(?:\[[^\]\n]*\])?(?:\.\d+)?[ \t]*:", re.MULTILINE)
 _TOKEN = re.compile(
@@ -34,13 +36,14 @@ _TOKEN = re.compile(
 
 class Sizes(NamedTuple):
     """Bytes. `repeat` is the largest number a repeat names; `recursive`: parts contain themselves, many may
-    be left to finish at once.
+    be left to finish at once; `optional`: of one expression, the most parts in a row that may each be left out.
     """
 
     least: int
     stretch: int
     repeat: int = 0
     recursive: bool = False
+    optional: int = 0
 
 
 class _Part(NamedTuple):
@@ -69,6 +72,7 @@ class _Measure:
         self.stretch = 0
         self.repeat = 0
         self.recursive = False
+        self.optional = 0
 
     def run(self, root: Callable[[], _Part]) -> Sizes:
         self._parts[""] = root
@@ -79,7 +83,7 @@ class _Measure:
                 self._known[name] = self._parts[name]()
             if self._known == before:
                 break
-        return Sizes(self._known[""].least, self.stretch, self.repeat, self.recursive)
+        return Sizes(self._known[""].least, self.stretch, self.repeat, self.recursive, self.optional)
 
     def note(self, part: _Part) -> _Part:
         """Texts may hold this part."""
@@ -163,15 +167,39 @@ def measure_regex(pattern: str) -> Sizes:
 
 def _regex(pattern: str, measure: _Measure) -> int:
     """Bytes of the shortest match: where an expression leaves a choice is not looked at."""
+    pattern = _PROPERTY.sub(r"\\w", pattern)
     counts = [int(count[:18]) for count in re.findall(r"\{(\d+)", pattern) + re.findall(r",(\d+)\}", pattern)]
     measure.repeat = max([measure.repeat, *counts])
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = sre.parse(pattern)
+        _optional(tree, measure)
         return _tree(tree, measure)
-    except (re.error, OverflowError):
+    except (re.error, OverflowError):  # the library may read it, so that all it may hold counts
+        measure.optional = max(measure.optional, len(re.findall(r"[?*|{]", pattern)))
         return 0
+
+
+def _optional(tree: Any, measure: _Measure) -> tuple[bool, int]:
+    """(whether the empty text matches, how many single characters are written in it)."""
+    empty, total, run = True, 0, 0
+    for kind, argument in tree:
+        may, leaves = True, 0
+        if kind is op.BRANCH:
+            ways = [_optional(way, measure) for way in argument[1]]
+            may, leaves = any(way[0] for way in ways), sum(way[1] for way in ways)
+        elif kind in (op.SUBPATTERN, op.ATOMIC_GROUP):
+            may, leaves = _optional(argument[-1] if kind is op.SUBPATTERN else argument, measure)
+        elif kind in (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT):
+            may, leaves = _optional(argument[2], measure)
+            may |= argument[0] == 0
+        elif kind in (op.LITERAL, op.NOT_LITERAL, op.IN, op.ANY):
+            may, leaves = False, 1
+        empty, total = empty and may, total + leaves
+        run = run + leaves if may else 0
+        measure.optional = max(measure.optional, run)
+    return empty, total
 
 
 def _tree(tree: Any, measure: _Measure) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from radixlang.grammar.errors import GrammarError
+from radixlang.grammar.limits import too_long
 from radixlang.grammar.rust_regex import as_rust
 
 if TYPE_CHECKING:
@@ -242,8 +243,11 @@ class _Lark:
     def _regex(self, value: dict[str, Any], at: str, depth: int) -> str:
         from llguidance import regex_to_lark
 
+        pattern = self._string(value, "pattern", at)
+        if reason := too_long(pattern):
+            raise self._error(f"the pattern is too large: {reason}", f"{at}/pattern")
         try:
-            return self._lexeme(f"/{regex_to_lark(as_rust(self._string(value, 'pattern', at)))}/")
+            return self._lexeme(f"/{regex_to_lark(as_rust(pattern))}/")
         except GrammarError as error:
             raise self._error(str(error).removesuffix("."), f"{at}/pattern") from None
 

@@ -102,3 +102,21 @@ def test_the_cache_is_limited_in_bytes(manager):
     while len(manager._known) > 2 and time.monotonic() < deadline:
         time.sleep(0.001)
     assert len(manager._known) == 2
+
+
+def test_short_constraints_do_not_wait_for_long_ones(manager):
+    for number in range(3):
+        manager.get(spec(f"{number}" * 20_000))
+    manager.get(spec("short"))
+    deadline = time.monotonic() + 5
+    while "short" not in manager.slow.begun and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert "short" in manager.slow.begun
+    assert len(manager.slow.begun) <= 2, "long ones are compiled one by one"
+
+
+def test_expressions_are_measured_before_they_are_read(manager):
+    error = manager.get(spec("a|" * 40_000)).exception(10)
+    assert str(error).startswith("regex is too large: it has 80,000 characters, and at most 65,536 can be held")
+    assert error.param == "regex"
+    assert manager.slow.begun == []

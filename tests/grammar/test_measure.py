@@ -97,6 +97,39 @@ def test_texts_no_context_holds_are_refused_at_once(engine, kind: str, text: str
 
 
 @pytest.mark.parametrize(
+    ("pattern", "most"),
+    [
+        ("abc", 0), ("a?b*c", 2), ("a?bc?d*", 2), ("(a?b*)(?:c|d?){0,9}x", 4), ("(abc)?x", 3), ("(x|a?b?c?d)+", 3),
+        (r"\p{L}?\PL?[\p{Lu}_]?", 3), (r"\x{41}?\x{42}*", 4),
+    ],
+)  # fmt: skip
+def test_parts_that_may_be_left_out_are_counted(pattern: str, most: int) -> None:
+    assert measure_regex(pattern).optional == most
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "words"),
+    [
+        ("regex", r"\w?" * 10_000, "10,000 parts of an expression in a row"),
+        ("regex", r"\p{L}?" * 9_000, "9,000 parts"),
+        ("ebnf", "start: /" + "[ab]?" * 5_000 + "/", "5,000 parts"),
+        ("json_schema", json.dumps({"type": "string", "pattern": "[ab]?" * 5_000}), "5,000 parts"),
+        ("json_schema", json.dumps({"type": "string", "pattern": "ab|" * 30_000}), "at #/pattern, the pattern"),
+        ("structural_tag", json.dumps({"format": {"type": "regex", "pattern": r"\w?" * 5_000}}), "5,000 parts"),
+        ("structural_tag", json.dumps({"format": {"type": "regex", "pattern": "ab|" * 30_000}}), "at most 65,536"),
+        ("regex", "[ab]?" * 900, "500,000 steps of work"),
+    ],
+)  # fmt: skip
+def test_large_expressions_are_refused_soon(engine, kind: str, text: str, words: str) -> None:
+    began = time.process_time()
+    with pytest.raises(GrammarError, match="too large") as caught:
+        engine.compile(GrammarSpec(kind, text))
+    assert words in str(caught.value)
+    assert "cannot be read" not in str(caught.value)
+    assert time.process_time() - began < 2
+
+
+@pytest.mark.parametrize(
     ("kind", "text"),
     [
         ("ebnf", 'root ::= a{100}\na ::= b{100}\nb ::= "x"{100}'),
@@ -138,6 +171,6 @@ def test_a_choice_ends_a_stretch(engine) -> None:
         schema = {"type": "object", "properties": dict.fromkeys(keys, value), "required": keys}
         assert measure_schema(schema).stretch > 3000
     tag = 'start: "<call>" %json {"type": "array", "minItems": 90, "items": {"type": "string", "minLength": 50}}'
-    assert measure_lark(tag) == (6 + 90 * 54, 7, 0, False)
+    assert measure_lark(tag) == (6 + 90 * 54, 7, 0, False, 0)
     record = {"type": "object", "properties": dict.fromkeys(keys, words), "required": keys}
     assert len(engine.json(record, False).start().forced()) > 5

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from radixlang.grammar.errors import GrammarError
+from radixlang.grammar.limits import too_long
 from radixlang.grammar.schema import formats, pattern
 from radixlang.grammar.schema.document import Document, Node
 from radixlang.grammar.schema.keywords import asserted
@@ -365,6 +366,8 @@ class Compiler:
         terms: tuple[tuple[str, bool], ...] = ()
         notes: tuple[Note, ...] = ()
         if "pattern" in k:
+            if reason := too_long(k["pattern"]):
+                raise GrammarError(f"the pattern is too large: {reason}.", pointer=node.pointer, keyword="pattern")
             if pattern.readable(k["pattern"]):
                 terms = () if pattern.universal(k["pattern"]) else ((k["pattern"], True),)
             else:
