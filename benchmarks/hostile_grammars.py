@@ -161,6 +161,10 @@ def _regexes() -> Iterator[tuple[str, str]]:
     yield "2,000 nested groups", "(" * 2_000 + "a" + ")" * 2_000
     yield "nested alternations", "(" * 30 + "a" + "|b)*" * 30
     yield "20,000 alternatives", "|".join(f"word{i * 7919 % 20_000}x" for i in range(20_000))
+    yield "450,000 empty alternatives", "a|" * 450_000
+    yield "33,000 optional classes", r"\w?" * 33_000
+    yield "100,003 optional letters", "".join(f"[{chr(97 + 3 * i % 26)}]?" for i in range(100_003))
+    yield "11,000 loops", "(a|b|c)*x" * 11_000
     yield "look-around", r"(?=a)(?<!b)a.*(?!c)"
     yield "back reference", r"(a+)b\1"
     yield "unfinished", r"([a-z"

@@ -11,6 +11,7 @@ them.
 from __future__ import annotations
 
 import json
+import math
 import re
 import warnings
 from collections.abc import Callable, Iterator
@@ -162,7 +163,8 @@ class _Measure:
 def measure_regex(pattern: str) -> Sizes:
     """Of one expression."""
     measure = _Measure({})
-    return measure.run(lambda: _solid(_regex(pattern, measure)))
+    whole = _solid(_regex(pattern, measure))  # once: nothing in it refers to other parts
+    return measure.run(lambda: whole)
 
 
 def _regex(pattern: str, measure: _Measure) -> int:
@@ -182,24 +184,30 @@ def _regex(pattern: str, measure: _Measure) -> int:
 
 
 def _optional(tree: Any, measure: _Measure) -> tuple[bool, int]:
-    """(whether the empty text matches, how many single characters are written in it)."""
-    empty, total, run = True, 0, 0
+    """(whether the empty text matches, how many optional parts stand before the first that is not)."""
+    empty, lead, run = True, 0, 0
     for kind, argument in tree:
-        may, leaves = True, 0
+        may, count = False, 0
         if kind is op.BRANCH:
             ways = [_optional(way, measure) for way in argument[1]]
-            may, leaves = any(way[0] for way in ways), sum(way[1] for way in ways)
+            may, count = (
+                any(way[0] for way in ways),
+                round(math.hypot(*[way[1] for way in ways])),
+            )  # as time adds up
         elif kind in (op.SUBPATTERN, op.ATOMIC_GROUP):
-            may, leaves = _optional(argument[-1] if kind is op.SUBPATTERN else argument, measure)
+            may, count = _optional(argument[-1] if kind is op.SUBPATTERN else argument, measure)
         elif kind in (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT):
-            may, leaves = _optional(argument[2], measure)
-            may |= argument[0] == 0
-        elif kind in (op.LITERAL, op.NOT_LITERAL, op.IN, op.ANY):
-            may, leaves = False, 1
-        empty, total = empty and may, total + leaves
-        run = run + leaves if may else 0
+            may, count = _optional(argument[2], measure)
+            if argument[0] == 0:
+                may, count = True, count + 1
+        elif kind is op.AT:
+            may = True
+        if empty:
+            lead += count
+        run += count
         measure.optional = max(measure.optional, run)
-    return empty, total
+        empty, run = empty and may, run if may else 0
+    return empty, lead
 
 
 def _tree(tree: Any, measure: _Measure) -> int:
