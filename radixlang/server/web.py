@@ -215,8 +215,13 @@ def check_media_type(request: Request) -> None:
 
 
 _AT = re.compile(r" - at `\$(.*)`$")
-_SURROGATES = re.compile(rb"\\u[dD][89abAB]..\\u[dD][c-fC-F]|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\.", re.DOTALL)
-"""escapes; the group is half of a surrogate pair without the other half"""
+_HALF = re.compile(
+    rb"(?<!\\)(?:\\\\)*("
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F][0-9a-fA-F]{2})",
+    re.DOTALL,
+)
+"""the escape of half a surrogate pair without the other half"""
+_BYTE = re.compile(r"\(byte (\d+)\)$")
 
 
 def decode(decoder: msgspec.json.Decoder[Any], data: bytes) -> Any:
@@ -235,10 +240,12 @@ def decode(decoder: msgspec.json.Decoder[Any], data: bytes) -> Any:
         param = re.split(r"[.\[]", path)[0] or None
         raise RequestError(f"{path or 'The body'}: {detail}.", param) from None
     except (msgspec.DecodeError, UnicodeError) as error:
-        half = next((match for match in _SURROGATES.finditer(data) if match[1]), None)
+        place = _BYTE.search(str(error))
+        at = int(place[1]) if place else len(data)
+        half = _HALF.search(data, max(at - 32, 0), at + 16)  # and not all of a large body
         if half is not None:  # which the decoder reports as other things
             raise RequestError(
-                f"The body is not valid JSON: {half[1].decode()} (byte {half.start()}) is half of a surrogate "
+                f"The body is not valid JSON: {half[1].decode()} (byte {half.start(1)}) is half of a surrogate "
                 "pair, which stands for no character; write both halves, or leave it out."
             ) from None
         raise RequestError(f"The body is not valid JSON: {error}.") from None
