@@ -20,6 +20,7 @@ from radixlang.grammar.schema.document import Node
 from radixlang.grammar.schema.numbers import common_multiple, holds_multiple, rounded, spellings
 from radixlang.grammar.schema.terms import (
     Arr,
+    Contains,
     Note,
     Notes,
     Num,
@@ -53,13 +54,23 @@ class Child(NamedTuple):
     state: State
 
 
+class Places(NamedTuple):
+    """`least` items of an array must be of `states`, each of which so many items may be; `note` says where."""
+
+    least: int
+    states: tuple[tuple[State, int], ...]
+    note: Note
+
+
 class Fragment(NamedTuple):
-    """One alternative of a state: a schema with `Child`ren in it; `needs` are those that every value has."""
+    """One alternative of a state: a schema with `Child`ren in it; `needs` are those that every value has, and of
+    `places` it has some."""
 
     schema: dict[str, Any]
     needs: tuple[State, ...] = ()
     children: tuple[State, ...] = ()
     notes: Notes = ()
+    places: tuple[Places, ...] = ()
 
 
 class Emitter:
@@ -103,16 +114,20 @@ class Emitter:
     def _reach(self, start: State) -> None:
         order: list[State] = []
         stack = [start]
-        while stack:
-            state = stack.pop()
+        judged: list[State] = []  # not written, only asked about: after all that are
+        while stack or judged:
+            below = stack or judged
+            state = below.pop()
             key = frozenset(state)
-            self._counts[key] = self._counts.get(key, 0) + 1
+            if below is stack:
+                self._counts[key] = self._counts.get(key, 0) + 1
             if not state or key in self._fragments:
                 continue
             order.append(state)
             fragments = self._fragments[key] = self._build(state)
             for fragment in fragments:
-                stack.extend(reversed(fragment.children))
+                below.extend(reversed(fragment.children))
+                judged.extend(each for places in fragment.places for each, _ in places.states)
         self._finite.add(frozenset())
         pending = [frozenset(state) for state in reversed(order)]
         changed = True
@@ -120,7 +135,7 @@ class Emitter:
             changed = False
             left = []
             for key in pending:
-                if any(all(frozenset(n) in self._finite for n in f.needs) for f in self._fragments[key]):
+                if any(map(self._has_value, self._fragments[key])):
                     self._finite.add(key)
                     changed = True
                 else:
@@ -129,6 +144,12 @@ class Emitter:
 
     def _possible(self, state: State) -> bool:
         return frozenset(state) in self._finite
+
+    def _has_value(self, fragment: Fragment) -> bool:
+        return all(map(self._possible, fragment.needs)) and all(map(self._are_enough, fragment.places))
+
+    def _are_enough(self, places: Places) -> bool:
+        return sum(count for state, count in places.states if self._possible(state)) >= places.least
 
     # ---- writing
 
@@ -147,9 +168,7 @@ class Emitter:
         return {"$ref": f"#/$defs/{self._names[key]}"}
 
     def _body(self, state: State, depth: int) -> dict[str, Any]:
-        fragments = [
-            f for f in self._fragments[frozenset(state)] if all(self._possible(need) for need in f.needs)
-        ]  # fmt: skip
+        fragments = [f for f in self._fragments[frozenset(state)] if self._has_value(f)]
         written = []
         for fragment in fragments:
             for note in fragment.notes:
@@ -311,7 +330,7 @@ class Emitter:
     def _array(self, term: Arr) -> list[Fragment]:
         low, high, notes = term.low, term.high, term.notes
         prefix, items = list(term.prefix), term.items
-        places: list[tuple[State, Note]] = []
+        wanted: list[Contains] = []  # beyond what is stated of every item and of their number
         for each in term.contains:
             if not each.state:  # every item counts
                 low, high = max(low, each.low), least(high, each.high)
@@ -323,9 +342,10 @@ class Emitter:
                 prefix, items = [join(state, none) for state in prefix], join(items, none)
             elif each.low == 1 and each.high is None:
                 low = max(low, 1)
-                places.append((each.state, each.note))
+                wanted.append(each)
             elif each.low or each.high is not None:
                 low, notes = max(low, each.low), join(notes, (each.note,))
+                wanted.append(each)
         if items == self.compiler.never:
             high, items = len(prefix) if high is None else min(high, len(prefix)), ()
         if term.unique:
@@ -338,15 +358,19 @@ class Emitter:
             notes = join(notes, (term.unique,))
         if high is not None and low > high:
             return []
-        if len(places) == 1 and high is not None and high <= MAX_POSITIONS:
-            wanted = places[0][0]
+        single = [each for each in wanted if each.low == 1 and each.high is None]
+        placed = len(single) == 1 and high is not None and high <= MAX_POSITIONS
+        left = [each for each in wanted if each.low and not (placed and each is single[0])]
+        places = tuple(_places(each, prefix, items, high) for each in left)
+        if placed and high is not None:
             out = []
             for index in range(high):
                 first = [*prefix, *[items] * (index + 1 - len(prefix))]
-                first[index] = join(first[index], wanted)
-                out.append(self._items(first, items, max(low, index + 1), high, notes))
+                first[index] = join(first[index], single[0].state)
+                out.append(self._items(first, items, max(low, index + 1), high, notes)._replace(places=places))
             return out
-        return [self._items(prefix, items, low, high, join(notes, tuple(note for _, note in places)))]
+        notes = join(notes, tuple(each.note for each in single))
+        return [self._items(prefix, items, low, high, notes)._replace(places=places)]
 
     def _distinct(self, state: State) -> int | None:
         """How many values the state has at most, None where they are not counted."""
@@ -550,6 +574,15 @@ def _language(term: Str) -> tuple[tuple[tuple[str, bool], ...], bool]:
         return ((*out, (pattern.without(term.not_in), True)) if term.not_in else out), True
     except pattern.UnsupportedPatternError:
         return out, False
+
+
+def _places(contains: Contains, prefix: list[State], items: State, high: int | None) -> Places:
+    """Where the items may be that `contains` asks for, in an array of at most `high` items."""
+    states = [(join(state, contains.state), 1) for state in prefix[:high]]
+    more = contains.low if high is None else high - len(prefix)
+    if more > 0:
+        states.append((join(items, contains.state), more))
+    return Places(contains.low, tuple(states), contains.note)
 
 
 def _writable(value: Any) -> bool:
