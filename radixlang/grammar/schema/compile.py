@@ -139,14 +139,15 @@ class Compiler:
             )
         if isinstance(term, Obj):
             return any(self.is_empty(self.value(term, name)) for name in term.required)
-        if isinstance(term, Str) and len(term.terms) > 1:
-            return self._no_string(term)
-        return False
+        return isinstance(term, Str) and self.no_string(term)
 
     @staticmethod
-    def _no_string(term: Str) -> bool:
+    def no_string(term: Str) -> bool:
+        """Whether the patterns and the bounds of the length leave no string, as far as can be told."""
+        if len(term.terms) + (term.low > 0 or term.high is not None) < 2 or not term.terms:
+            return False
         try:
-            return pattern.Language(term.terms).empty()
+            return pattern.Language(term.terms).empty(term.low, term.high)
         except pattern.UnsupportedPatternError:
             return False
 

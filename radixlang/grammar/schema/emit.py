@@ -54,6 +54,14 @@ class Child(NamedTuple):
     state: State
 
 
+class Fault(NamedTuple):
+    """Why a state has no value: the keyword of a subschema, and a sentence."""
+
+    node: Node
+    keyword: str | None
+    sentence: str
+
+
 class Places(NamedTuple):
     """`least` items of an array must be of `states`, each of which so many items may be; `note` says where."""
 
@@ -85,7 +93,8 @@ class Emitter:
         self._definitions: dict[str, Any] = {}
         self._queue: list[State] = []
         self._optional_pairs = 0
-        self._scarce: Note | None = None
+        self._faults: dict[frozenset, Fault] = {}
+        self._fault: Fault | None = None  # of the state that is being built
         self.notes: dict[Note, None] = {}
 
     def write(self, state: State) -> Any:
@@ -96,11 +105,8 @@ class Emitter:
         """
         self._reach(state)
         if state and frozenset(state) not in self._finite:
-            if self._scarce is None:
-                raise GrammarError("no finite value can fulfil the schema.", pointer="")
-            node, keyword = self._scarce
-            sentence = "fewer different items are possible than minItems asks for."
-            raise GrammarError(sentence, pointer=node.pointer, keyword=keyword)
+            fault = self._find_fault(state)
+            raise GrammarError(fault.sentence, pointer=fault.node.pointer, keyword=fault.keyword)
         root = self._render(state, 0)
         while self._queue:
             each = self._queue.pop()
@@ -124,7 +130,10 @@ class Emitter:
             if not state or key in self._fragments:
                 continue
             order.append(state)
+            self._fault = None
             fragments = self._fragments[key] = self._build(state)
+            if self._fault and not fragments:
+                self._faults[key] = self._fault
             for fragment in fragments:
                 below.extend(reversed(fragment.children))
                 judged.extend(each for places in fragment.places for each, _ in places.states)
@@ -150,6 +159,28 @@ class Emitter:
 
     def _are_enough(self, places: Places) -> bool:
         return sum(count for state, count in places.states if self._possible(state)) >= places.least
+
+    def _find_fault(self, state: State) -> Fault:
+        """What makes `state` impossible: of the innermost value that has to be there, while there is but one way."""
+        seen: set[frozenset] = set()
+        while True:
+            key = frozenset(state)
+            seen.add(key)
+            if key in self._faults:
+                return self._faults[key]
+            fragments = self._fragments[key]
+            if len(fragments) != 1:
+                break
+            inner = [need for need in fragments[0].needs if not self._possible(need)]
+            if not inner:
+                node, keyword = next(p.note for p in fragments[0].places if not self._are_enough(p))
+                return Fault(node, keyword, "too few of the items can be what it asks for.")
+            if frozenset(inner[0]) in seen or not _stated(inner[0]):
+                break
+            state = inner[0]
+        first, *others = _stated(state) or [state[0][0]]
+        beside = " beside " + ", ".join(f"#{node.pointer}" for node in others[:3]) if others else ""
+        return Fault(first, None, f"no finite value can fulfil the schema{beside}.")
 
     # ---- writing
 
@@ -300,6 +331,12 @@ class Emitter:
         return [Fragment(schema, notes=join(notes, lost))]
 
     def _string(self, term: Str) -> list[Fragment]:
+        if self.compiler.no_string(term):
+            (node, keyword), *_ = self._lost(term.origins, "pattern", "format")
+            bounded = term.low > 0 or term.high is not None
+            sentence = f"no string fulfils {'it and the length' if bounded else 'all patterns'} together."
+            self._fault = Fault(node, keyword, sentence)
+            return []
         schema: dict[str, Any] = {"type": "string"}
         notes = term.notes
         if term.low:
@@ -353,7 +390,8 @@ class Emitter:
             if most is not None:
                 high = least(high, len(prefix) + most)
                 if low > high:
-                    self._scarce = term.unique
+                    sentence = "fewer different items are possible than minItems asks for."
+                    self._fault = Fault(*term.unique, sentence)
         if term.unique and (high is None or high > 1):
             notes = join(notes, (term.unique,))
         if high is not None and low > high:
@@ -574,6 +612,11 @@ def _language(term: Str) -> tuple[tuple[tuple[str, bool], ...], bool]:
         return ((*out, (pattern.without(term.not_in), True)) if term.not_in else out), True
     except pattern.UnsupportedPatternError:
         return out, False
+
+
+def _stated(state: State) -> list[Node]:
+    """The subschemas that must hold, where they are more than a plain false."""
+    return [node for node, positive in state if positive and node.schema is not False]
 
 
 def _places(contains: Contains, prefix: list[State], items: State, high: int | None) -> Places:
