@@ -174,7 +174,8 @@ class Emitter:
             inner = [need for need in fragments[0].needs if not self._possible(need)]
             if not inner:
                 node, keyword = next(p.note for p in fragments[0].places if not self._are_enough(p))
-                return Fault(node, keyword, "too few of the items can be what it asks for.")
+                sentence = "it asks for more items than can fulfil both it and what the array says of its items."
+                return Fault(node, keyword, sentence)
             if frozenset(inner[0]) in seen or not _stated(inner[0]):
                 break
             state = inner[0]
@@ -334,7 +335,8 @@ class Emitter:
         if self.compiler.no_string(term):
             (node, keyword), *_ = self._lost(term.origins, "pattern", "format")
             bounded = term.low > 0 or term.high is not None
-            sentence = f"no string fulfils {'it and the length' if bounded else 'all patterns'} together."
+            what = f"{keyword} and length" if bounded else "all patterns and formats"
+            sentence = f"no string fulfils {what} together."
             self._fault = Fault(node, keyword, sentence)
             return []
         schema: dict[str, Any] = {"type": "string"}
