@@ -162,6 +162,8 @@ class LlguidanceEngine:
 
     def _is_short(self, sizes: Sizes, kind: str) -> bool:
         """Whether no stretch of forced text is long."""
+        if sizes.endless:
+            raise GrammarError(f"{kind} cannot be compiled: no finite text fulfils it", param=kind)
         if sizes.least > self.bounds.max_least or sizes.repeat > self.bounds.max_count:
             what = f"its shortest text has {sizes.least:,} bytes" if sizes.least > self.bounds.max_least else ""
             what = what or f"it counts to {sizes.repeat:,}"

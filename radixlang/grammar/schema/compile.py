@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from radixlang.grammar.errors import GrammarError
 from radixlang.grammar.schema import formats, pattern
-from radixlang.grammar.schema.document import Document, Node
+from radixlang.grammar.schema.document import Document, Node, malformed
 from radixlang.grammar.schema.keywords import asserted
 from radixlang.grammar.schema.negation import failures
 from radixlang.grammar.schema.terms import (
@@ -284,8 +284,7 @@ class Compiler:
             try:
                 validator = self._validators[node] = self.document.validator(node)
             except ValueError as error:
-                sentence = str(error).split("\n")[0][:200]
-                raise GrammarError(f"the schema is malformed: {sentence}.", pointer=node.pointer) from None
+                raise malformed(error, self.document.schema, node.pointer) from None
         return bool(validator.is_valid(value))
 
     # ---- subschemas
