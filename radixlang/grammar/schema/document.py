@@ -217,7 +217,7 @@ class Document:
 
 
 def malformed(error: Exception, schema: Any, pointer: str = "") -> GrammarError:
-    """A library's finding that `schema` is none: where it says, else at `pointer`, the subschema it was asked of."""
+    """The library's finding that `schema` is none, where it says; or else at `pointer`, what it was asked of."""
     sentence = str(getattr(error, "message", error)).split("\n")[0][:200]
     path, keyword, value = getattr(error, "instance_path", []), None, schema
     try:

@@ -71,8 +71,9 @@ class Places(NamedTuple):
 
 
 class Fragment(NamedTuple):
-    """One alternative of a state: a schema with `Child`ren in it; `needs` are those that every value has, and of
-    `places` it has some."""
+    """One alternative of a state: a schema with `Child`ren in it; `needs` are those that every value has, of each
+    of `places` it has some.
+    """
 
     schema: dict[str, Any]
     needs: tuple[State, ...] = ()
@@ -120,7 +121,7 @@ class Emitter:
     def _reach(self, start: State) -> None:
         order: list[State] = []
         stack = [start]
-        judged: list[State] = []  # not written, only asked about: after all that are
+        judged: list[State] = []  # not written, only asked whether they have a value: when all others are built
         while stack or judged:
             below = stack or judged
             state = below.pop()
@@ -135,7 +136,7 @@ class Emitter:
             if self._fault and not fragments:
                 self._faults[key] = self._fault
             for fragment in fragments:
-                below.extend(reversed(fragment.children))
+                below.extend(reversed(fragment.children if below is stack else fragment.needs))
                 judged.extend(each for places in fragment.places for each, _ in places.states)
         self._finite.add(frozenset())
         pending = [frozenset(state) for state in reversed(order)]
@@ -161,7 +162,7 @@ class Emitter:
         return sum(count for state, count in places.states if self._possible(state)) >= places.least
 
     def _find_fault(self, state: State) -> Fault:
-        """What makes `state` impossible: of the innermost value that has to be there, while there is but one way."""
+        """What makes `state` impossible: at the innermost value that must be there, as long as there is one way."""
         seen: set[frozenset] = set()
         while True:
             key = frozenset(state)
@@ -336,8 +337,7 @@ class Emitter:
             (node, keyword), *_ = self._lost(term.origins, "pattern", "format")
             bounded = term.low > 0 or term.high is not None
             what = f"{keyword} and length" if bounded else "all patterns and formats"
-            sentence = f"no string fulfils {what} together."
-            self._fault = Fault(node, keyword, sentence)
+            self._fault = Fault(node, keyword, f"no string fulfils {what} together.")
             return []
         schema: dict[str, Any] = {"type": "string"}
         notes = term.notes
