@@ -95,11 +95,11 @@ def test_every_setting_gives_the_same_text(tiny, cases, no_overlap, chunk, page,
             assert [out["output_ids"] for out in outs] == answers
             if turn:
                 hits = [out["meta_info"]["cached_tokens"] for out in outs]
-                # At least one token is computed again. Hits are whole pages, and what is at least half of a page.
+                # At least one token is computed again. Hits are whole pages, and of the rest all or half a page.
                 for hit, prompt in zip(hits, prompts, strict=True):
                     part = hit - (len(prompt) - 1) // page * page
                     assert hit < len(prompt)
-                    assert part == 0 or 2 * part >= page
+                    assert part == 0 or 2 * part >= page or hit == len(prompt) - 1
         engine.ring.engine.scheduler.check()
 
 

@@ -37,9 +37,7 @@ def chat(messages):
 
 
 def tree_of_thought(plan):
-    idea, _, step = plan.partition(" →")
-    assert idea
-    assert step
+    assert " →" in plan  # the model may have nothing to say on either side
 
 
 def rag(result):
