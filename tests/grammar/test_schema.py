@@ -128,6 +128,7 @@ SHORT = {"type": "string", "maxLength": 3}
         ({"type": "array", "items": _needing({"$ref": "#"}), "minItems": 1}, "/items", None),
         ({"type": "array", "items": SHORT, "contains": {"type": "integer"}}, "", "contains"),
         ({"type": "array", "items": SHORT, "contains": {"const": "abcd"}}, "", "contains"),
+        ({"type": "array", "items": SHORT, "contains": {"const": "abcd"}, "maxItems": 3}, "", "contains"),
         ({"type": "array", "items": SHORT, "contains": {"minLength": 4}, "minContains": 2}, "", "contains"),
         ({"type": "array", "items": _needing(SHORT), "contains": _needing({"type": "null"})}, "", "contains"),
         ({"type": "array", "items": {"type": "integer", "multipleOf": 2}, "minItems": 9, "contains":

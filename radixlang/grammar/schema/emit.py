@@ -162,7 +162,7 @@ class Emitter:
         return sum(count for state, count in places.states if self._possible(state)) >= places.least
 
     def _find_fault(self, state: State) -> Fault:
-        """What makes `state` impossible: at the innermost value that must be there, as long as there is one way."""
+        """What makes `state` impossible: at the innermost value that must be there, where that is plain."""
         seen: set[frozenset] = set()
         while True:
             key = frozenset(state)
@@ -170,14 +170,12 @@ class Emitter:
             if key in self._faults:
                 return self._faults[key]
             fragments = self._fragments[key]
-            if len(fragments) != 1:
-                break
-            inner = [need for need in fragments[0].needs if not self._possible(need)]
-            if not inner:
-                node, keyword = next(p.note for p in fragments[0].places if not self._are_enough(p))
+            scarce = [[p.note for p in f.places if not self._are_enough(p)] for f in fragments]
+            if scarce and all(scarce):
                 sentence = "it asks for more items than can fulfil both it and what the array says of its items."
-                return Fault(node, keyword, sentence)
-            if frozenset(inner[0]) in seen or not _stated(inner[0]):
+                return Fault(*scarce[0][0], sentence)
+            inner = [need for f in fragments for need in f.needs if not self._possible(need)]
+            if len(fragments) != 1 or frozenset(inner[0]) in seen or not _stated(inner[0]):
                 break
             state = inner[0]
         first, *others = _stated(state) or [state[0][0]]
@@ -399,10 +397,8 @@ class Emitter:
         if high is not None and low > high:
             return []
         single = [each for each in wanted if each.low == 1 and each.high is None]
-        placed = len(single) == 1 and high is not None and high <= MAX_POSITIONS
-        left = [each for each in wanted if each.low and not (placed and each is single[0])]
-        places = tuple(_places(each, prefix, items, high) for each in left)
-        if placed and high is not None:
+        places = tuple(_places(each, prefix, items, high) for each in wanted if each.low)
+        if len(single) == 1 and high is not None and high <= MAX_POSITIONS:
             out = []
             for index in range(high):
                 first = [*prefix, *[items] * (index + 1 - len(prefix))]
