@@ -124,6 +124,9 @@ class LlguidanceEngine:
         try:
             grammar = self.json(normalised.schema, spec.any_whitespace)
         except GrammarError as error:
+            if "Unsatisfiable schema" in str(error):  # more than the normaliser compares
+                sentence = "no value can fulfil it: its patterns, lengths or bounds contradict each other"
+                raise GrammarError(sentence, pointer="", param="json_schema") from None
             pointer, keyword = _largest_bound(read_json(spec.text, spec.kind))
             raise GrammarError(str(error), pointer, keyword, "json_schema") from None
         return ResidualGrammar(grammar, normalised.checks, self.vocabulary)
