@@ -128,6 +128,9 @@ class LlguidanceEngine:
         try:
             grammar = self.json(normalised.schema, spec.any_whitespace)
         except GrammarError as error:
+            if "Unsatisfiable schema" in str(error):  # more than the normaliser compares
+                sentence = "no value can fulfil it: its patterns, lengths or bounds contradict each other"
+                raise GrammarError(sentence, pointer="", param="json_schema") from None
             pointer, keyword = _largest_bound(read_json(spec.text, spec.kind))
             raise GrammarError(str(error), pointer, keyword, "json_schema") from None
         return ResidualGrammar(grammar, normalised.checks, self.vocabulary)
@@ -166,6 +169,8 @@ class LlguidanceEngine:
 
     def _is_short(self, sizes: Sizes, kind: str) -> bool:
         """Whether no stretch of forced text is long."""
+        if sizes.endless:
+            raise GrammarError(f"{kind} cannot be compiled: no finite text fulfils it", param=kind)
         if sizes.least > self.bounds.max_least or sizes.repeat > self.bounds.max_count:
             what = f"its shortest text has {sizes.least:,} bytes" if sizes.least > self.bounds.max_least else ""
             what = what or f"it counts to {sizes.repeat:,}"

@@ -23,6 +23,8 @@ from typing import Any, NamedTuple
 NEVER = 1 << 62
 PASSES = 4
 """over a recursive grammar: each takes what refers to itself to be as long as the pass before found it"""
+MAX_ROUNDS = 20
+"""over parts of which it is not known whether they end: each finds another one at least, mostly all of them"""
 _SEPARATOR = 2
 _PROPERTY = re.compile(r"\\[pP](?:\{[^}]*\}|[A-Za-z])")
 """what Python's parser does not know"""
@@ -30,14 +32,15 @@ _PROPERTY = re.compile(r"\\[pP](?:\{[^}]*\}|[A-Za-z])")
 _RULE = re.compile(r"^[ \t]*[?!]?([A-Za-z_][\w-]*)(?:\[[^\]\n]*\])?(?:\.\d+)?[ \t]*:", re.MULTILINE)
 _TOKEN = re.compile(
     r"""//[^\n]* | "(?:\\.|[^"\\])*"i? | /(?:\\.|[^/\\\n])+/[a-z]* | <[^>\n]*> | %[a-z]+ | [A-Za-z_][\w-]*
-    | \{\s*\d+\s*(?:,\s*\d*\s*)?\} | ~\s*\d+(?:\s*\.\.\s*\d+)? | \s+ | .""",
+    | \{\s*(?:\d+\s*(?:,\s*\d*\s*)?|,\s*\d+\s*)\} | ~\s*\d+(?:\s*\.\.\s*\d+)? | \s+ | .""",
     re.VERBOSE | re.DOTALL,
 )
 
 
 class Sizes(NamedTuple):
     """Bytes. `repeat` is the largest number a repeat names; `recursive`: parts contain themselves, many may
-    be left to finish at once; `optional`: of one expression, the most parts in a row that may each be left out.
+    be left to finish at once; `optional`: of one expression, the most parts in a row that may each be left out;
+    `endless`: no text of finite length fulfils the grammar.
     """
 
     least: int
@@ -45,6 +48,7 @@ class Sizes(NamedTuple):
     repeat: int = 0
     recursive: bool = False
     optional: int = 0
+    endless: bool = False
 
 
 class _Part(NamedTuple):
@@ -85,6 +89,25 @@ class _Measure:
             if self._known == before:
                 break
         return Sizes(self._known[""].least, self.stretch, self.repeat, self.recursive, self.optional)
+
+    def ends(self) -> bool:
+        """Whether some text of the root is finite, as far as is cheap to say; to be asked after `run`.
+
+        A part ends once all that one of its ways needs is known to end; what is left at the end never does.
+        """
+        left = self._ordered()
+        self._known = dict.fromkeys(left, _solid(NEVER))
+        for _ in range(MAX_ROUNDS):
+            before = len(left)
+            for name in left:
+                if self._parts[name]().least < NEVER:
+                    self._known[name] = _Part()
+            left = [name for name in left if self._known[name].least]
+            if "" not in left:
+                return True
+            if len(left) == before:
+                return False
+        return True
 
     def note(self, part: _Part) -> _Part:
         """Texts may hold this part."""
@@ -331,7 +354,8 @@ def measure_lark(text: str) -> Sizes:
     for match, after in zip(found, [*found[1:], None], strict=True):
         body = text[match.end() : after.start() if after else len(text)]
         parts[match[1]] = _Body(body, measure).read
-    return measure.run(lambda: measure.refer("start"))
+    sizes = measure.run(lambda: measure.refer("start"))
+    return sizes._replace(endless=sizes.recursive and not measure.ends())
 
 
 class _Body:
@@ -366,7 +390,8 @@ class _Body:
             elif token[0] in "{~" and len(token) > 1:
                 numbers = [int(number[:18]) for number in re.findall(r"\d+", token)]
                 measure.repeat = max(measure.repeat, *numbers)
-                parts[-1] = measure.repeat_part(parts[-1], numbers[0])
+                least = 0 if token[1:].lstrip()[0] == "," else numbers[0]
+                parts[-1] = measure.repeat_part(parts[-1], least)
             elif token != "+":
                 parts.append(measure.note(self._item(token)))
         return measure.either([*ways, measure.join(*parts)])

@@ -87,6 +87,16 @@ def test_what_is_refused_says_what_it_is(engine, spec) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_what_only_the_library_finds_impossible_is_said_in_our_words(engine, nested: bool) -> None:
+    schema = {"type": "string", "pattern": "^(a|b)*a(a|b){12}$", "allOf": [{"pattern": "^[ab]*c"}]}
+    if nested:
+        schema = {"type": "array", "items": schema, "minItems": 1}
+    with pytest.raises(GrammarError, match=r"at #, no value can fulfil it: its patterns") as caught:
+        engine.compile(GrammarSpec("json_schema", json.dumps(schema)))
+    assert "Regex" not in str(caught.value)
+
+
 def test_a_reference_to_itself_is_refused(engine) -> None:
     with pytest.raises(Exception, match=r"constraint|compiled"):
         engine.json({"$ref": "#"}, False)

@@ -100,13 +100,78 @@ def test_meaning_is_kept(schema: Any, right: list[Any], wrong: list[Any]) -> Non
         ({"enum": ["\ud800"]}, "", "enum"),
         (False, "", None),
         (3, "", None),
-        ({"pattern": "("}, "", None),
+        ({"pattern": "("}, "", "pattern"),
+        ({"properties": {"a": {"$ref": "#/$defs/b"}}, "$defs": {"b": {"pattern": "("}}}, "/$defs/b", "pattern"),
+        ({"items": {"$id": "http://x.test/y", "pattern": "("}}, "/items", "pattern"),
     ],
 )
 def test_refusals_name_the_place(schema: Any, pointer: str, keyword: str | None) -> None:
     with pytest.raises(GrammarError, match="JSON schema cannot be used: at #") as caught:
         normalise(schema)
     assert (caught.value.pointer, caught.value.keyword, caught.value.status) == (pointer, keyword, 400)
+
+
+def _needing(schema: Any) -> Any:
+    return {"type": "object", "properties": {"a": schema}, "required": ["a"]}
+
+
+SHORT = {"type": "string", "maxLength": 3}
+
+
+@pytest.mark.parametrize(
+    ("schema", "pointer", "keyword"),
+    [
+        (_needing({"type": "integer", "minimum": 5, "maximum": 3}), "/properties/a", None),
+        (_needing(_needing(_needing(False))), "/properties/a/properties/a", None),
+        (_needing({"anyOf": [{"type": "array", "items": False, "minItems": 1}, False]}), "/properties/a", None),
+        ({"allOf": [_needing({"type": "null"}), _needing({"type": "string"})]}, "/allOf/0/properties/a", None),
+        ({"type": "array", "items": _needing({"$ref": "#"}), "minItems": 1}, "/items", None),
+        ({"type": "array", "items": SHORT, "contains": {"type": "integer"}}, "", "contains"),
+        ({"type": "array", "items": SHORT, "contains": {"const": "abcd"}}, "", "contains"),
+        ({"type": "array", "items": SHORT, "contains": {"const": "abcd"}, "maxItems": 3}, "", "contains"),
+        ({"type": "array", "items": SHORT, "contains": {"minLength": 4}, "minContains": 2}, "", "contains"),
+        ({"type": "array", "items": _needing(SHORT), "contains": _needing({"type": "null"})}, "", "contains"),
+        ({"type": "array", "items": {"type": "integer", "multipleOf": 2}, "minItems": 9, "contains":
+          {"type": "integer", "minimum": 3, "maximum": 3}}, "", "contains"),
+        (_needing({"type": "array", "prefixItems": [{}], "items": SHORT, "contains": {"type": "null"},
+                   "minContains": 2}), "/properties/a", "contains"),
+        ({"type": "array", "prefixItems": [{}] * 3, "items": False, "contains": {"const": 1}, "minContains": 4},
+         "", None),
+        (_needing({"type": "string", "pattern": "^a{5}$", "maxLength": 3}), "/properties/a", "pattern"),
+        (SHORT | {"pattern": "^(aa)*$", "minLength": 3}, "", "pattern"),
+        (SHORT | {"pattern": "^[a-z]{500}"}, "", "pattern"),
+        ({"type": "string", "format": "date", "minLength": 30}, "", "format"),
+        ({"type": "string", "pattern": "^a$", "allOf": [{"pattern": "^b"}]}, "", "pattern"),
+    ],
+)  # fmt: skip
+def test_the_impossible_is_refused_where_it_stands(schema: Any, pointer: str, keyword: str | None) -> None:
+    with pytest.raises(GrammarError, match="fulfil") as caught:
+        normalise(schema)
+    assert (caught.value.pointer, caught.value.keyword) == (pointer, keyword)
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"type": "array", "items": SHORT, "contains": {"const": "abcd"}, "minContains": 0}, []),
+        ({"type": "array", "prefixItems": [{}], "items": SHORT, "contains": {"type": "null"}}, [None]),
+        ({"type": "array", "prefixItems": [{}], "contains": {"const": 1}, "minContains": 3}, [1, 1, 1]),
+        ({"type": "array", "items": {"$ref": "#"}, "anyOf": [{"contains": {"maxItems": 0}}, {"maxItems": 0}]},
+         [[]]),
+        (SHORT | {"pattern": "a{2}|b{5}"}, "aa"),
+        (SHORT | {"pattern": "^(aa)*$", "minLength": 2}, "aa"),
+        ({"type": "string", "pattern": "^(aa|b)*$", "minLength": 3, "maxLength": 3}, "baa"),
+    ],
+)  # fmt: skip
+def test_what_is_nearly_impossible_is_taken(schema: Any, value: Any) -> None:
+    normalised = normalise(schema)
+    assert jsonschema_rs.Draft202012Validator(normalised.schema).is_valid(value)
+
+
+def test_the_impossible_in_one_of_several_ways_is_left_out() -> None:
+    never = {"type": "array", "items": SHORT, "contains": {"type": "integer"}}
+    assert normalise({"anyOf": [never, {"type": "null"}]}).schema == {"type": "null"}
+    assert normalise({"properties": {"a": never}}).schema["anyOf"][1]["properties"] == {"a": False}
 
 
 @pytest.mark.parametrize(

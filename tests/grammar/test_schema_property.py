@@ -155,7 +155,7 @@ def check(schema: Any, values: list[Any]) -> None:
         error = ""
     assume("leads back" not in error)  # validators differ on what a reference to itself means
     if error:
-        assert "no finite value" in error
+        assert "fulfil" in error or "fewer different items" in error
         assert not any(reference.is_valid(value) for value in values)
         return
     rewritten = jsonschema_rs.Draft202012Validator(normalised.schema)

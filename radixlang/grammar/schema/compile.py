@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from radixlang.grammar.errors import GrammarError
 from radixlang.grammar.limits import too_long
 from radixlang.grammar.schema import formats, pattern
-from radixlang.grammar.schema.document import Document, Node
+from radixlang.grammar.schema.document import Document, Node, malformed
 from radixlang.grammar.schema.keywords import asserted
 from radixlang.grammar.schema.negation import failures
 from radixlang.grammar.schema.terms import (
@@ -140,14 +140,15 @@ class Compiler:
             )
         if isinstance(term, Obj):
             return any(self.is_empty(self.value(term, name)) for name in term.required)
-        if isinstance(term, Str) and len(term.terms) > 1:
-            return self._no_string(term)
-        return False
+        return isinstance(term, Str) and self.no_string(term)
 
     @staticmethod
-    def _no_string(term: Str) -> bool:
+    def no_string(term: Str) -> bool:
+        """Whether the patterns and the bounds of the length leave no string, as far as can be told."""
+        if len(term.terms) + (term.low > 0 or term.high is not None) < 2 or not term.terms:
+            return False
         try:
-            return pattern.Language(term.terms).empty()
+            return pattern.Language(term.terms).empty(term.low, term.high)
         except pattern.UnsupportedPatternError:
             return False
 
@@ -284,8 +285,7 @@ class Compiler:
             try:
                 validator = self._validators[node] = self.document.validator(node)
             except ValueError as error:
-                sentence = str(error).split("\n")[0][:200]
-                raise GrammarError(f"the schema is malformed: {sentence}.", pointer=node.pointer) from None
+                raise malformed(error, self.document.schema, node.pointer) from None
         return bool(validator.is_valid(value))
 
     # ---- subschemas

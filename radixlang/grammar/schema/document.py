@@ -212,13 +212,23 @@ class Document:
         try:
             jsonschema_rs.meta.validate({**schema, "$schema": _URIS[draft]})
         except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
-            path = [str(step) for step in getattr(error, "instance_path", [])]
-            sentence = str(getattr(error, "message", error)).split("\n")[0][:200]
-            pointer = "".join("/" + escape(step) for step in path[:-1])
-            return GrammarError(
-                f"the schema is malformed: {sentence}.", pointer=pointer, keyword=path[-1] if path else None
-            )
+            return malformed(error, schema)
         return None
+
+
+def malformed(error: Exception, schema: Any, pointer: str = "") -> GrammarError:
+    """The library's finding that `schema` is none, where it says; or else at `pointer`, what it was asked of."""
+    sentence = str(getattr(error, "message", error)).split("\n")[0][:200]
+    path, keyword, value = getattr(error, "instance_path", []), None, schema
+    try:
+        for step in path:
+            value = value[step]
+    except (KeyError, IndexError, TypeError):
+        path = []
+    # In a subschema with an identifier of its own the library counts from there.
+    if path and getattr(error, "instance", None) in (value, path[-1]):
+        pointer, keyword = "".join("/" + escape(str(step)) for step in path[:-1]), str(path[-1])
+    return GrammarError(f"the schema is malformed: {sentence}.", pointer=pointer, keyword=keyword)
 
 
 def children(node: Node) -> Iterator[Node]:

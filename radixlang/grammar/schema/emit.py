@@ -20,6 +20,7 @@ from radixlang.grammar.schema.document import Node
 from radixlang.grammar.schema.numbers import common_multiple, holds_multiple, rounded, spellings
 from radixlang.grammar.schema.terms import (
     Arr,
+    Contains,
     Note,
     Notes,
     Num,
@@ -53,13 +54,32 @@ class Child(NamedTuple):
     state: State
 
 
+class Fault(NamedTuple):
+    """Why a state has no value: the keyword of a subschema, and a sentence."""
+
+    node: Node
+    keyword: str | None
+    sentence: str
+
+
+class Places(NamedTuple):
+    """`least` items of an array must be of `states`, each of which so many items may be; `note` says where."""
+
+    least: int
+    states: tuple[tuple[State, int], ...]
+    note: Note
+
+
 class Fragment(NamedTuple):
-    """One alternative of a state: a schema with `Child`ren in it; `needs` are those that every value has."""
+    """One alternative of a state: a schema with `Child`ren in it; `needs` are those that every value has, of each
+    of `places` it has some.
+    """
 
     schema: dict[str, Any]
     needs: tuple[State, ...] = ()
     children: tuple[State, ...] = ()
     notes: Notes = ()
+    places: tuple[Places, ...] = ()
 
 
 class Emitter:
@@ -74,7 +94,8 @@ class Emitter:
         self._definitions: dict[str, Any] = {}
         self._queue: list[State] = []
         self._optional_pairs = 0
-        self._scarce: Note | None = None
+        self._faults: dict[frozenset, Fault] = {}
+        self._fault: Fault | None = None  # of the state that is being built
         self.notes: dict[Note, None] = {}
 
     def write(self, state: State) -> Any:
@@ -85,11 +106,8 @@ class Emitter:
         """
         self._reach(state)
         if state and frozenset(state) not in self._finite:
-            if self._scarce is None:
-                raise GrammarError("no finite value can fulfil the schema.", pointer="")
-            node, keyword = self._scarce
-            sentence = "fewer different items are possible than minItems asks for."
-            raise GrammarError(sentence, pointer=node.pointer, keyword=keyword)
+            fault = self._find_fault(state)
+            raise GrammarError(fault.sentence, pointer=fault.node.pointer, keyword=fault.keyword)
         root = self._render(state, 0)
         while self._queue:
             each = self._queue.pop()
@@ -103,16 +121,23 @@ class Emitter:
     def _reach(self, start: State) -> None:
         order: list[State] = []
         stack = [start]
-        while stack:
-            state = stack.pop()
+        judged: list[State] = []  # not written, only asked whether they have a value: when all others are built
+        while stack or judged:
+            below = stack or judged
+            state = below.pop()
             key = frozenset(state)
-            self._counts[key] = self._counts.get(key, 0) + 1
+            if below is stack:
+                self._counts[key] = self._counts.get(key, 0) + 1
             if not state or key in self._fragments:
                 continue
             order.append(state)
+            self._fault = None
             fragments = self._fragments[key] = self._build(state)
+            if self._fault and not fragments:
+                self._faults[key] = self._fault
             for fragment in fragments:
-                stack.extend(reversed(fragment.children))
+                below.extend(reversed(fragment.children if below is stack else fragment.needs))
+                judged.extend(each for places in fragment.places for each, _ in places.states)
         self._finite.add(frozenset())
         pending = [frozenset(state) for state in reversed(order)]
         changed = True
@@ -120,7 +145,7 @@ class Emitter:
             changed = False
             left = []
             for key in pending:
-                if any(all(frozenset(n) in self._finite for n in f.needs) for f in self._fragments[key]):
+                if any(map(self._has_value, self._fragments[key])):
                     self._finite.add(key)
                     changed = True
                 else:
@@ -129,6 +154,33 @@ class Emitter:
 
     def _possible(self, state: State) -> bool:
         return frozenset(state) in self._finite
+
+    def _has_value(self, fragment: Fragment) -> bool:
+        return all(map(self._possible, fragment.needs)) and all(map(self._are_enough, fragment.places))
+
+    def _are_enough(self, places: Places) -> bool:
+        return sum(count for state, count in places.states if self._possible(state)) >= places.least
+
+    def _find_fault(self, state: State) -> Fault:
+        """What makes `state` impossible: at the innermost value that must be there, where that is plain."""
+        seen: set[frozenset] = set()
+        while True:
+            key = frozenset(state)
+            seen.add(key)
+            if key in self._faults:
+                return self._faults[key]
+            fragments = self._fragments[key]
+            scarce = [[p.note for p in f.places if not self._are_enough(p)] for f in fragments]
+            if scarce and all(scarce):
+                sentence = "it asks for more items than can fulfil both it and what the array says of its items."
+                return Fault(*scarce[0][0], sentence)
+            inner = [need for f in fragments for need in f.needs if not self._possible(need)]
+            if len(fragments) != 1 or frozenset(inner[0]) in seen or not _stated(inner[0]):
+                break
+            state = inner[0]
+        first, *others = _stated(state) or [state[0][0]]
+        beside = " beside " + ", ".join(f"#{node.pointer}" for node in others[:3]) if others else ""
+        return Fault(first, None, f"no finite value can fulfil the schema{beside}.")
 
     # ---- writing
 
@@ -147,9 +199,7 @@ class Emitter:
         return {"$ref": f"#/$defs/{self._names[key]}"}
 
     def _body(self, state: State, depth: int) -> dict[str, Any]:
-        fragments = [
-            f for f in self._fragments[frozenset(state)] if all(self._possible(need) for need in f.needs)
-        ]  # fmt: skip
+        fragments = [f for f in self._fragments[frozenset(state)] if self._has_value(f)]
         written = []
         for fragment in fragments:
             for note in fragment.notes:
@@ -281,6 +331,12 @@ class Emitter:
         return [Fragment(schema, notes=join(notes, lost))]
 
     def _string(self, term: Str) -> list[Fragment]:
+        if self.compiler.no_string(term):
+            (node, keyword), *_ = self._lost(term.origins, "pattern", "format")
+            bounded = term.low > 0 or term.high is not None
+            what = f"{keyword} and length" if bounded else "all patterns and formats"
+            self._fault = Fault(node, keyword, f"no string fulfils {what} together.")
+            return []
         schema: dict[str, Any] = {"type": "string"}
         notes = term.notes
         if term.low:
@@ -311,7 +367,7 @@ class Emitter:
     def _array(self, term: Arr) -> list[Fragment]:
         low, high, notes = term.low, term.high, term.notes
         prefix, items = list(term.prefix), term.items
-        places: list[tuple[State, Note]] = []
+        wanted: list[Contains] = []  # beyond what is stated of every item and of their number
         for each in term.contains:
             if not each.state:  # every item counts
                 low, high = max(low, each.low), least(high, each.high)
@@ -323,9 +379,10 @@ class Emitter:
                 prefix, items = [join(state, none) for state in prefix], join(items, none)
             elif each.low == 1 and each.high is None:
                 low = max(low, 1)
-                places.append((each.state, each.note))
+                wanted.append(each)
             elif each.low or each.high is not None:
                 low, notes = max(low, each.low), join(notes, (each.note,))
+                wanted.append(each)
         if items == self.compiler.never:
             high, items = len(prefix) if high is None else min(high, len(prefix)), ()
         if term.unique:
@@ -333,20 +390,23 @@ class Emitter:
             if most is not None:
                 high = least(high, len(prefix) + most)
                 if low > high:
-                    self._scarce = term.unique
+                    sentence = "fewer different items are possible than minItems asks for."
+                    self._fault = Fault(*term.unique, sentence)
         if term.unique and (high is None or high > 1):
             notes = join(notes, (term.unique,))
         if high is not None and low > high:
             return []
-        if len(places) == 1 and high is not None and high <= MAX_POSITIONS:
-            wanted = places[0][0]
+        single = [each for each in wanted if each.low == 1 and each.high is None]
+        places = tuple(_places(each, prefix, items, high) for each in wanted if each.low)
+        if len(single) == 1 and high is not None and high <= MAX_POSITIONS:
             out = []
             for index in range(high):
                 first = [*prefix, *[items] * (index + 1 - len(prefix))]
-                first[index] = join(first[index], wanted)
-                out.append(self._items(first, items, max(low, index + 1), high, notes))
+                first[index] = join(first[index], single[0].state)
+                out.append(self._items(first, items, max(low, index + 1), high, notes)._replace(places=places))
             return out
-        return [self._items(prefix, items, low, high, join(notes, tuple(note for _, note in places)))]
+        notes = join(notes, tuple(each.note for each in single))
+        return [self._items(prefix, items, low, high, notes)._replace(places=places)]
 
     def _distinct(self, state: State) -> int | None:
         """How many values the state has at most, None where they are not counted."""
@@ -550,6 +610,20 @@ def _language(term: Str) -> tuple[tuple[tuple[str, bool], ...], bool]:
         return ((*out, (pattern.without(term.not_in), True)) if term.not_in else out), True
     except pattern.UnsupportedPatternError:
         return out, False
+
+
+def _stated(state: State) -> list[Node]:
+    """The subschemas that must hold, where they are more than a plain false."""
+    return [node for node, positive in state if positive and node.schema is not False]
+
+
+def _places(contains: Contains, prefix: list[State], items: State, high: int | None) -> Places:
+    """Where the items may be that `contains` asks for, in an array of at most `high` items."""
+    states = [(join(state, contains.state), 1) for state in prefix[:high]]
+    more = contains.low if high is None else high - len(prefix)
+    if more > 0:
+        states.append((join(items, contains.state), more))
+    return Places(contains.low, tuple(states), contains.note)
 
 
 def _writable(value: Any) -> bool:

@@ -12,10 +12,9 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from radixlang.grammar.errors import GrammarError
 from radixlang.grammar.schema import pattern
 from radixlang.grammar.schema.compile import Compiler
-from radixlang.grammar.schema.document import Node, children
+from radixlang.grammar.schema.document import Node, children, malformed
 from radixlang.grammar.schema.terms import least, whole
 
 Nodes = tuple[Node, ...]
@@ -132,8 +131,7 @@ class Obligations:
         except ValueError as error:
             root = self._compiler.document.root
             if node is root or not self._has_validator(root):
-                sentence = str(error).split("\n")[0][:200]
-                raise GrammarError(f"the schema is malformed: {sentence}.", pointer=node.pointer) from None
+                raise malformed(error, root.schema, node.pointer) from None
             return False
         return True
 

@@ -19,8 +19,10 @@ from radixlang.grammar.schema.regex import (
     Tree,
     UnsupportedPatternError,
     invert,
+    lengths,
     looks,
     parse,
+    searched,
     write,
     write_char,
     write_set,
@@ -40,6 +42,7 @@ __all__ = [
 _MAX_NFA = 3_000
 _MAX_DFA = 64
 _MAX_TEXT = 1_000
+_MAX_LENGTH = 1_000  # of strings that are looked for
 
 
 class _Nfa:
@@ -139,9 +142,28 @@ class Language(NamedTuple):
                 return False
         return True
 
-    def empty(self) -> bool:
-        """Whether no string is in the language."""
-        return not any(accepting for accepting, _ in _product(self.terms))
+    def empty(self, low: int = 0, high: int | None = None) -> bool:
+        """Whether no string of `low` to `high` characters is in the language, as far as is cheap to say.
+
+        Raises:
+            UnsupportedPatternError: a pattern cannot be read, or they are too large to compare.
+        """
+        for source, wanted in self.terms:
+            tree = parse(source).tree
+            if wanted and not looks(tree):
+                least, most = lengths(searched(tree))
+                if (high is not None and least > high) or (most is not None and most < low):
+                    return True
+        automaton = _product(self.terms)
+        live = _live(automaton)
+        states = {0} & live
+        for length in range(_MAX_LENGTH):  # those that strings of this length lead to
+            if not states or (high is not None and length > high):
+                return True
+            if length >= low and any(automaton[state][0] for state in states):
+                return False
+            states = {target for state in states for target in automaton[state][1] if target in live}
+        return False
 
     def source(self) -> str:
         """One pattern for the language.
