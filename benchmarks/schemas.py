@@ -26,6 +26,7 @@ import numpy as np
 
 from radixlang.grammar.errors import GrammarError
 from radixlang.grammar.limits import GrammarLimits
+from radixlang.grammar.llg import json_options
 from radixlang.grammar.native import NativeEngine
 from radixlang.grammar.schema import Normalised, Residual, normalise, normalise_text
 from radixlang.grammar.vocabulary import Vocabulary
@@ -50,10 +51,10 @@ class Llguidance:
         self.encode, self.tokenizer = encode, tokenizer
         self.limits = llguidance.LLParserLimits(verbose_errors=False)
 
-    def compile(self, schema: Any) -> tuple[Any, Normalised | None]:
+    def compile(self, schema: Any, options: Any = OPTIONS) -> tuple[Any, Normalised | None]:
         if isinstance(schema, bool):
             schema = {} if schema else {"enum": []}
-        text = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=OPTIONS)
+        text = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=options)
         matcher = llguidance.LLMatcher(self.tokenizer, text, limits=self.limits)
         if matcher.is_error():
             raise RefusedError(matcher.get_error())
@@ -82,7 +83,7 @@ class Ours(Llguidance):
         self.native.warm_up()
         self.taken = 0
 
-    def compile(self, schema: Any) -> tuple[Any, Normalised | None]:
+    def compile(self, schema: Any, options: Any = None) -> tuple[Any, Normalised | None]:
         spec = GrammarSpec("json_schema", json.dumps(schema))
         try:
             normalised = normalise_text(spec.text)
@@ -91,7 +92,7 @@ class Ours(Llguidance):
                 return self.native.compile(spec), normalised
         except GrammarError as error:
             raise RefusedError(str(error)) from None
-        return super().compile(normalised.schema)[0], normalised
+        return super().compile(normalised.schema, json_options(False, normalised.schema))[0], normalised
 
     def accepts(self, compiled: tuple[Any, Normalised | None], value: Any, masks: list[float]) -> bool:
         if isinstance(compiled[0], llguidance.LLMatcher):
