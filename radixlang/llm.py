@@ -164,9 +164,11 @@ class Engine:
         answers = [answer_of(self.hub, s, text_of, bool(body.return_prompt_token_ids)) for s in sequences]
         return answers if as_list else answers[0]
 
-    async def _open_stream(self, body: GenerateBody) -> tuple[Stream, bool]:
+    async def _open_stream(self, body: GenerateBody, begun: list[Stream] | None = None) -> tuple[Stream, bool]:
         requests, as_list, rid = parse_generate(body)
         stream = self.hub.generate(requests, rid)
+        if begun is not None:
+            begun.append(stream)
         return await stream.open(), as_list
 
     async def _next(self, stream: Stream, as_list: bool, body: GenerateBody) -> Answer | None:
@@ -195,13 +197,15 @@ class Engine:
         return answers()
 
     async def _aiterate(self, body: GenerateBody) -> AsyncIterator[Answer]:
-        stream, as_list = await self._acall(self._open_stream(body))
+        begun: list[Stream] = []
         try:
+            stream, as_list = await self._acall(self._open_stream(body, begun))
             while (answer := await self._acall(self._next(stream, as_list, body))) is not None:
                 yield answer
         finally:
+            # On the hub's loop: who is cancelled while the stream is opened does not know whether it is.
             if not self._closed:
-                await self._acall(stream.aclose())
+                await self._acall(_close(begun))
 
     # ---- embeddings ----
 
@@ -341,6 +345,11 @@ class Engine:
 
     async def _acall(self, work: Coroutine[Any, Any, T]) -> T:
         return await asyncio.wrap_future(self._submit(work))
+
+
+async def _close(streams: list[Stream]) -> None:
+    for stream in streams:
+        await stream.aclose()
 
 
 def _body(prompt: Any, sampling_params: Any, fields: dict[str, Any]) -> GenerateBody:
