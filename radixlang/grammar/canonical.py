@@ -24,8 +24,6 @@ MOST = 256
 """tokens that are looked at together: the rest of a longer stretch comes when it is its turn"""
 CONTEXT = 12
 """most tokens before the forced ones that the tokenizer gets to see"""
-LEAST = 1
-"""fewest of them"""
 RARE = 4
 """a draft is made where at most one in so many of the bytes that may follow would make another token of it"""
 MAX_KNOWN = 4096
@@ -217,7 +215,7 @@ def _as_encoded(data: bytes, before: list[int], vocabulary: Vocabulary) -> list[
         if not piece:  # nothing reaches across a special token
             break
         context.append(piece)
-        if len(context) >= LEAST and piece[:1] == b" " and not piece[1:2].isspace():
+        if piece[:1] == b" " and not piece[1:2].isspace():
             break  # tokenizers begin anew in front of the space before a word
     context.reverse()
     while context and 0x80 <= context[0][0] < 0xC0:  # no character begins here
