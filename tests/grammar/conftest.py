@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
+from radixlang.grammar.schema import Obligations
 from radixlang.grammar.vocabulary import Vocabulary
 from tests.conftest import real_tokenizer
 
@@ -53,3 +56,17 @@ def bits(mask: np.ndarray) -> np.ndarray:
 def allowed(mask: np.ndarray) -> set[int]:
     """The tokens of a mask."""
     return set(np.flatnonzero(bits(mask)).tolist())
+
+
+def passes(checks: Obligations, value: Any) -> bool:
+    """Whether all that a value's parts owe by the residual check holds."""
+
+    def walk(nodes: Any, value: Any) -> bool:
+        if isinstance(value, dict):
+            below = [walk(checks.property(nodes, key), item) for key, item in value.items()]
+        else:
+            items = value if isinstance(value, list) else []
+            below = [walk(checks.item(nodes, index), item) for index, item in enumerate(items)]
+        return all(below) and checks.valid(checks.due(nodes), value)
+
+    return walk(checks.root, value)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from radixlang.grammar.errors import GrammarError
 from radixlang.grammar.schema import Normalised, normalise
+from tests.grammar.conftest import passes
 
 llguidance = pytest.importorskip("llguidance")
 
@@ -130,16 +131,7 @@ def unordered(value: Any) -> bool:
 def passes_check(normalised: Normalised, value: Any) -> bool:
     checks = normalised.checks
     assert checks is not None
-
-    def walk(nodes: Any, value: Any) -> bool:
-        if isinstance(value, dict):
-            below = [walk(checks.property(nodes, key), item) for key, item in value.items()]
-        else:
-            items = value if isinstance(value, list) else []
-            below = [walk(checks.item(nodes, index), item) for index, item in enumerate(items)]
-        return all(below) and checks.valid(checks.due(nodes), value)
-
-    return walk(checks.root, value)
+    return passes(checks, value)
 
 
 def check(schema: Any, values: list[Any]) -> None:

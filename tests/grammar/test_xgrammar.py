@@ -21,10 +21,10 @@ from radixlang.grammar.errors import GrammarError
 from radixlang.grammar.limits import GrammarLimits
 from radixlang.grammar.manager import GrammarManager
 from radixlang.grammar.residual import ResidualGrammar
-from radixlang.grammar.schema import Obligations, normalise
+from radixlang.grammar.schema import normalise
 from radixlang.grammar.vocabulary import Vocabulary
 from radixlang.messages import GrammarSpec
-from tests.grammar.conftest import allowed, small_vocabulary
+from tests.grammar.conftest import allowed, passes, small_vocabulary
 from tests.grammar.test_schema_property import SCHEMAS, VALUES, _schemas, unordered
 
 EXAMPLES = int(os.environ.get("RADIXLANG_SCHEMA_EXAMPLES", "60"))
@@ -193,18 +193,6 @@ def test_masks_hold_real_tokens_only() -> None:
 
 
 # ---- schemas
-
-
-def passes(checks: Obligations, value: Any) -> bool:
-    def walk(nodes: Any, value: Any) -> bool:
-        if isinstance(value, dict):
-            below = [walk(checks.property(nodes, key), item) for key, item in value.items()]
-        else:
-            items = value if isinstance(value, list) else []
-            below = [walk(checks.item(nodes, index), item) for index, item in enumerate(items)]
-        return all(below) and checks.valid(checks.due(nodes), value)
-
-    return walk(checks.root, value)
 
 
 @needed
