@@ -1,13 +1,15 @@
-"""JSON schemas that are small regular languages, as automata over bytes.
+"""JSON schemas as automata over bytes with a stack.
 
 Takes what `schema.normalise` has written down and states the texts that the llguidance backend allows for it with
 fixed separators: one line, `, ` and `: ` between its parts, properties in the order of the schema, optional ones
-left out at will. What nests without end, leaves keys open or needs more than an automaton is refused with its
-place in the normalised schema. Must not know tokens.
+left out at will, undeclared ones behind them. Strings, arrays and objects are called by the byte that begins them,
+so that each is written down once, wherever it may stand, and may hold itself. What needs more than an automaton is
+refused with its place in the normalised schema. Must not know tokens.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -25,15 +27,16 @@ from radixlang.grammar.schema.regex import (
     searched,
 )
 
-MAX_STATES = 1_000
-"""states of one schema's automaton, 15 ms to make; what is larger costs the library less, first masks included"""
-MAX_NODES = 1_200
-"""nodes before it is made deterministic: a character of a string needs ten"""
+MAX_NODES = 30_000
+"""nodes of a schema: a character of a string with a length needs ten"""
+MAX_EXPLORED = 1_500
+"""states of a schema whose parts look alike at first, or which has patterns: all are made beforehand"""
 
 ESCAPED = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", 0x22: '"', 0x5C: "\\"}
 """code points that stand in a text as a backslash and a letter, and in no other way"""
 _NOT_PLAIN: Ranges = ((0, 0x1F), (0x22, 0x22), (0x5C, 0x5C), (0x7F, 0x7F), (0xD800, 0xDFFF))
 """code points that no string may hold as they are"""
+_PLAIN = without(ANY, _NOT_PLAIN)
 _DIGITS: Ranges = ((0x30, 0x39),)
 _POSITIVE: Ranges = ((0x31, 0x39),)
 _STRING, _NUMBER = frozenset({"minLength", "maxLength", "pattern", "allOf"}), frozenset({"minimum", "maximum"})
@@ -58,11 +61,22 @@ class Builder:
     def __init__(self) -> None:
         self.automaton = Automaton(most=MAX_NODES)
         self.automaton.accept = self.automaton.node()
+        self.automaton.returns = self.automaton.node()
         self.unbounded = False
         """numbers may have any number of digits, so that some are beyond a double"""
+        self.doubtful = False
+        """too many states, or more than slots can hold, cannot be ruled out without making all states"""
         self._root: Any = True
         self._open: list[str] = []
         """references that are being followed"""
+        self._called: dict[tuple[int, str], int] = {}
+        """nodes where arrays and objects begin, by the schema's identity"""
+        self._strings: dict[str, int] = {}
+        """nodes where strings begin, by the schema's text"""
+        self._todo: list[Callable[[], None]] = []
+        """what is called and not written down yet"""
+        self._kept: list[Any] = []
+        """schemas whose identity is used"""
 
     def schema(self, schema: Any, follow: int) -> int:
         """The texts of a normalised JSON schema.
@@ -71,10 +85,14 @@ class Builder:
             Unsuitable: it is not regular or not small; names pointer and keyword.
         """
         self._root = schema
+        self._kept.append(schema)
         try:
-            return self._value(schema, follow, "")
+            first = self._value(schema, follow, "")
+            while self._todo:
+                self._todo.pop()()
         except RecursionError:
             raise Unsuitable("it is nested too deeply") from None
+        return first
 
     # ---- texts
 
@@ -113,22 +131,43 @@ class Builder:
                 break
         return follow
 
+    def _call(self, byte: str, rule: int, follow: int) -> int:
+        """Read a byte and what is written down at `rule`."""
+        node = self.automaton.node()
+        self.automaton.calls[node] = [(ord(byte), rule, follow)]
+        return node
+
+    def _later(self, schema: Any, kind: str, write: Callable[[], int]) -> int:
+        """The node where a schema's arrays or objects begin behind their first byte; `write` gives the node of
+        their texts."""
+        key = (id(schema), kind)
+        rule = self._called.get(key)
+        if rule is None:
+            rule = self._called[key] = self.automaton.node()
+
+            def written() -> None:
+                self.automaton.free[rule].append(write())
+
+            self._todo.append(written)
+        return rule
+
     # ---- values
 
     def _value(self, schema: Any, follow: int, at: str) -> int:
         if schema is False:
             return self.free()
         if not isinstance(schema, dict) or not schema.keys() - {"$defs"}:
-            raise Unsuitable(f"any value may stand at {at or 'its root'}")
+            schema = ANYTHING
         if "$ref" in schema:
             return self._reference(schema["$ref"], follow)
         if "anyOf" in schema:
+            self.doubtful = True
             return self.free(
                 *[self._value(one, follow, f"{at}/anyOf/{index}") for index, one in enumerate(schema["anyOf"])]
             )
         if "enum" in schema or "const" in schema:
             values = schema["enum"] if "enum" in schema else [schema["const"]]
-            return self.free(*[self.text(_written(value, at), follow) for value in values])
+            return self.free(*[self._constant(value, follow, at) for value in values])
         kinds: list[str] = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
         for keyword in schema:
             if keyword not in ("type", "$defs") and not any(keyword in _KEYWORDS[kind] for kind in kinds):
@@ -143,6 +182,26 @@ class Builder:
         self._open.pop()
         return first
 
+    def _constant(self, value: Any, follow: int, at: str) -> int:
+        """One value, called as all values that begin like it are."""
+        if isinstance(value, str):
+            text = _written(value, at)
+            if text not in self._strings:
+                self._strings[text] = self.text(text[1:], self.automaton.returns)
+            return self._call('"', self._strings[text], follow)
+        if isinstance(value, list):
+            one = self.text("]", self.automaton.returns)
+            for index, item in enumerate(reversed(value)):
+                one = self._constant(item, self.text(", ", one) if index else one, at)
+            return self._call("[", one, follow)
+        if isinstance(value, dict):
+            one = self.text("}", self.automaton.returns)
+            for index, (key, item) in enumerate(reversed(value.items())):
+                behind = self._constant(item, self.text(", ", one) if index else one, at)
+                one = self.text(f"{_written(key, at)}: ", behind)
+            return self._call("{", one, follow)
+        return self.text(_written(value, at), follow)
+
     def _null(self, schema: dict[str, Any], follow: int, at: str) -> int:
         return self.text("null", follow)
 
@@ -152,14 +211,20 @@ class Builder:
     # ---- strings
 
     def _string(self, schema: dict[str, Any], follow: int, at: str) -> int:
+        key = json.dumps({name: schema[name] for name in sorted(_STRING & schema.keys())})
+        if key not in self._strings:
+            self._strings[key] = self._characters(schema, self.text('"', self.automaton.returns), at)
+        return self._call('"', self._strings[key], follow)
+
+    def _characters(self, schema: dict[str, Any], end: int, at: str) -> int:
         low, high = schema.get("minLength", 0), schema.get("maxLength")
-        end = self.text('"', follow)
         if "allOf" in schema:
             raise Unsuitable(f"several patterns hold at {at or 'its root'}")
         if "pattern" not in schema:
-            return self.text('"', self._repeated(low, high, lambda node: self._character(ANY, node), end))
+            return self._repeated(low, high, lambda node: self._character(ANY, node), end)
+        self.doubtful = True
         try:
-            return self.text('"', self._pattern(_tree(schema["pattern"], low, high), end))
+            return self._pattern(_tree(schema["pattern"], low, high), end)
         except UnsupportedPatternError as error:
             raise Unsuitable(f"the pattern at {at or 'its root'} is not taken: {error}") from None
 
@@ -172,6 +237,8 @@ class Builder:
             escaped = self.automaton.node()
             self.automaton.edges[escaped] = [(ord(letter), ord(letter), follow) for letter in letters]
             self.automaton.edges[node].append((0x5C, 0x5C, escaped))
+        if plain == _PLAIN:
+            self.automaton.plain[node] = follow
         return node
 
     def _pattern(self, tree: Tree, follow: int) -> int:
@@ -285,11 +352,14 @@ class Builder:
     # ---- arrays and objects
 
     def _array(self, schema: dict[str, Any], follow: int, at: str) -> int:
+        return self._call("[", self._later(schema, "array", lambda: self._items(schema, at)), follow)
+
+    def _items(self, schema: dict[str, Any], at: str) -> int:
         prefix, items = schema.get("prefixItems", []), schema.get("items", {})
         low, high = schema.get("minItems", 0), schema.get("maxItems")
         if items is False:
             high = _least(high, len(prefix))
-        close = self.text("]", follow)
+        close = self.text("]", self.automaton.returns)
 
         def item(index: int, node: int) -> int:
             if index < len(prefix):
@@ -297,7 +367,7 @@ class Builder:
             return self._value(items, node, f"{at}/items")
 
         if high == 0:
-            return self.text("[", close)
+            return close
         known = max(low, len(prefix) + 1) if high is None else high
         after = self.free(close)
         one = item(known - 1, after)
@@ -306,21 +376,47 @@ class Builder:
         for index in reversed(range(known - 1)):
             more = self.text(", ", one)
             one = item(index, self.free(close, more) if index + 1 >= low else more)
-        return self.text("[", one if low else self.free(close, one))
+        return one if low else self.free(close, one)
 
     def _object(self, schema: dict[str, Any], follow: int, at: str) -> int:
-        if schema.get("additionalProperties", True) is not False:
-            raise Unsuitable(f"undeclared keys may stand at {at or 'its root'} (additionalProperties)")
+        return self._call("{", self._later(schema, "object", lambda: self._entries(schema, at)), follow)
+
+    def _entries(self, schema: dict[str, Any], at: str) -> int:
         properties, required = schema.get("properties", {}), set(schema.get("required", ()))
-        # What may follow when something stands before it, and when nothing does.
-        behind = begun = self.text("}", follow)
+        close = self.text("}", self.automaton.returns)
+        names = {name: _written(name, f"{at}/properties/{escape(name)}") for name in properties}
+        keys = self._others(schema.get("additionalProperties", True), list(names.values()), close, at)
+        """the next key, with all that follows"""
+        ends = True
+        """the object may end before it"""
         for name, one in reversed(properties.items()):
+            behind = close if keys is None else self.text(", ", keys)
+            if ends and keys is not None:
+                behind = self.free(close, behind)
             here = f"{at}/properties/{escape(name)}"
-            entry = self.text(f"{_written(name, here)}: ", self._value(one, behind, here))
-            comma = self.text(", ", entry)
-            behind = comma if name in required else self.free(behind, comma)
-            begun = entry if name in required else self.free(entry, begun)
-        return self.text("{", begun)
+            entry = self.text(f"{names[name]}: ", self._value(one, behind, here))
+            ends = ends and name not in required
+            keys = entry if name in required or keys is None else self.free(entry, keys)
+        if keys is None:
+            return close
+        return self.free(close, keys) if ends else keys
+
+    def _others(self, schema: Any, names: list[str], close: int, at: str) -> int | None:
+        """The keys that are not declared, with their values, up to the end; None where there are none. `names`: as
+        they are written."""
+        if schema is False:
+            return None
+        behind = self.free(close)
+        value = self.text(": ", self._value(schema, behind, f"{at}/additionalProperties"))
+        loop = self.free()
+        self.automaton.free[loop] += [self._character(ANY, loop), self.text('"', value)]
+        declared = self.automaton.node()
+        self.automaton.kills[declared] = value
+        keys = self.automaton.node()
+        inside = self.free(loop, *[self.text(name[1:], declared) for name in names])
+        self.automaton.edges[keys].append((0x22, 0x22, inside))
+        self.automaton.free[behind].append(self.text(", ", keys))
+        return keys
 
     _kinds: ClassVar[dict[str, Callable[[Builder, dict[str, Any], int, str], int]]] = {
         "null": _null,
@@ -333,8 +429,11 @@ class Builder:
     }
 
 
+ANYTHING: dict[str, Any] = {"type": ["null", "boolean", "number", "string", "array", "object"]}
+
+
 def _written(value: Any, at: str) -> str:
-    """A constant as it is written."""
+    """A string, number or word as it is written."""
     if isinstance(value, str):
         out = []
         for char in value:
@@ -345,17 +444,12 @@ def _written(value: Any, at: str) -> str:
         return f'"{"".join(out)}"'
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, int):
-        return str(value)
     if isinstance(value, float):
         if value.is_integer() and value:
             return str(int(value))
         if not 1e-4 <= abs(value) <= 1e15:
             raise Unsuitable(f"a constant at {at or 'its root'} has more than one usual spelling")
-        return repr(value)
-    if isinstance(value, list):
-        return f"[{', '.join(_written(one, at) for one in value)}]"
-    return "{" + ", ".join(f"{_written(key, at)}: {_written(one, at)}" for key, one in value.items()) + "}"
+    return repr(value)
 
 
 def _bounds(schema: dict[str, Any], at: str) -> tuple[tuple[int, bool] | None, tuple[int, bool] | None]:

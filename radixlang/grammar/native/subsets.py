@@ -1,0 +1,314 @@
+"""A deterministic automaton over bytes with a stack, made from a nondeterministic one while texts go along it.
+
+States are sets of nodes, as in `dfa.py`; a state's row of the table is made when a text first comes to it, so that
+a large constraint costs what its texts use of it. A call reads a byte, puts a frame on the stack (where the text
+goes on behind what is called) and goes to what is called; a return takes the frame from the stack. Where several
+things may be called at once and go on in different places, a state has a *slot* for each of these places: the set
+of nodes of those that go on there. All states of one height of the stack have the same number of slots.
+Nodes from which the text cannot be finished are left out, so every state can go on or may end. Must not know tokens.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from radixlang.grammar.errors import GrammarFailure
+from radixlang.grammar.native.dfa import DEAD
+from radixlang.grammar.native.regex import Automaton, Unsuitable
+
+UNKNOWN = -2
+"""a row, or a place to return to, that has not been made yet"""
+MAX_STATES = 32_768
+"""states of one automaton, a kilobyte each"""
+MAX_SLOTS = 6
+ACTION = UNKNOWN - 1
+"""of action 0"""
+
+Slots = tuple[tuple[int, ...], ...]
+"""for each slot its nodes, sorted"""
+_Move = tuple[int, int, int]
+"""(slot, target, behind): an edge or, where `behind` is not DEAD, a call"""
+
+
+class Subsets:
+    """Numbered states; the text begins in state 0. Rows change from UNKNOWN to what they are once and never again,
+    so that who holds an old `table` misses rows and nothing else."""
+
+    table: npt.NDArray[np.int32]
+    """[n, 256] the state that each byte leads to; DEAD, UNKNOWN, or ACTION - a: action a"""
+    actions: npt.NDArray[np.int32]
+    """[a, 2] (frame, state): put the frame on the stack; (DEAD, slots): go back to where the frame on top says"""
+    offsets: npt.NDArray[np.int32]
+    """[f] place in `returns` where a frame's begin"""
+    returns: npt.NDArray[np.int32]
+    """offsets[f] + slots: the state to go on with when what stands in these slots (as bits) has returned"""
+
+    def __init__(self, automaton: Automaton, writable: npt.NDArray[np.bool_] | None = None) -> None:
+        """`writable` [256]: the bytes that there are; texts with others are left out.
+
+        Raises:
+            Unsuitable: no text can be finished.
+        """
+        self._automaton = automaton
+        self._unwritable = None if writable is None or writable.all() else ~writable
+        self._edges = automaton.edges
+        if writable is not None and not writable.all():
+            self._edges = [
+                [edge for edge in some if writable[edge[0] : edge[1] + 1].any()] for some in automaton.edges
+            ]
+        self._alive = _alive(automaton, self._edges)
+        self._closures: dict[int, frozenset[int]] = {}
+        self._lock = threading.RLock()
+        self.table = np.full((32, 256), UNKNOWN, np.int32)
+        self.cells = memoryview(self.table.reshape(-1).data)
+        """`table`, in one row"""
+        self.actions = np.zeros((16, 2), np.int32)
+        self.offsets = np.zeros(16, np.int32)
+        self.returns = np.zeros(32, np.int32)
+        self.accepts: list[bool] = []
+        """the text may end in a state"""
+        self._only: list[int] = []
+        self._sets: list[Slots] = []
+        self._numbers: dict[Slots, int] = {}
+        self._acted: dict[tuple[int, int], int] = {}
+        self._frames: dict[tuple[Slots, ...], int] = {}
+        self._behind: list[tuple[Slots, ...]] = []
+        self._used = 0
+        """of `returns`"""
+        if not self._closure(automaton.start):
+            raise Unsuitable("no text of the model's tokens fulfils it")
+        self._state([self._closure(automaton.start)])
+
+    def __len__(self) -> int:
+        return len(self._sets)
+
+    @property
+    def nbytes(self) -> int:
+        """The automaton it is made from included."""
+        return self.table.nbytes + 200 * len(self._sets) + 300 * len(self._automaton.edges)
+
+    def expand(self, state: int) -> None:
+        """Make a state's row.
+
+        Raises:
+            GrammarFailure: there are too many states.
+        """
+        with self._lock:
+            if self.table[state, 0] != UNKNOWN:
+                return
+            row = self._row(self._sets[state])
+            self._only[state] = _only(row)
+            self.table[state] = row
+
+    def only(self, state: int) -> int:
+        """The only byte that may follow; DEAD if there are more, UNKNOWN if none."""
+        self.expand(state)
+        return self._only[state]
+
+    def back(self, frame: int, slots: int) -> int:
+        """The state behind a frame when what stands in some slots has returned."""
+        place = int(self.offsets[frame]) + slots
+        if self.returns[place] == UNKNOWN:
+            with self._lock:
+                behind = [one for i, one in enumerate(self._behind[frame]) if slots >> i & 1]
+                state = self._state([set().union(*same) for same in zip(*behind, strict=True)])
+                self.returns[place] = state
+        return int(self.returns[place])
+
+    def make_returns(self) -> None:
+        """All states that may stand behind a frame."""
+        for frame, behind in enumerate(self._behind):
+            for slots in range(1, 1 << len(behind)):
+                self.back(frame, slots)
+
+    def after_plain(self, state: int) -> int:
+        """The state that every plain character leads to, DEAD if none may stand there, UNKNOWN where they do not
+        all lead to the same or that is not easily told."""
+        slots = self._sets[state]
+        if len(slots) > 1:
+            return UNKNOWN
+        if any(byte != 0x22 for node in slots[0] for byte, *_ in self._automaton.calls.get(node, ())):
+            return UNKNOWN
+        reading = [node for node in slots[0] if any(_reads_plain(*edge) for edge in self._edges[node])]
+        if not reading:
+            return DEAD
+        if len(reading) > 1 or reading[0] not in self._automaton.plain:
+            return UNKNOWN
+        with self._lock:
+            return self._state([self._closure(self._automaton.plain[reading[0]])])
+
+    # ---- construction
+
+    def _row(self, slots: Slots) -> npt.NDArray[np.int32]:
+        spans: list[tuple[int, int, _Move]] = []
+        for slot, nodes in enumerate(slots):
+            for node in nodes:
+                spans += [(low, high + 1, (slot, target, DEAD)) for low, high, target in self._edges[node]]
+                for byte, rule, behind in self._automaton.calls.get(node, ()):
+                    if rule in self._alive and behind in self._alive:
+                        spans.append((byte, byte + 1, (slot, rule, behind)))
+        row = np.full(256, DEAD, np.int32)
+        if len(spans) == 1:
+            [(low, high, move)] = spans
+            row[low:high] = self._target((move,), len(slots))
+        else:
+            cuts = sorted({cut for low, high, _ in spans for cut in (low, high)})
+            place = {cut: i for i, cut in enumerate(cuts)}
+            moves: list[list[_Move]] = [[] for _ in cuts]
+            for low, high, move in spans:
+                for i in range(place[low], place[high]):
+                    moves[i].append(move)
+            known: dict[tuple[_Move, ...], int] = {(): DEAD}
+            for i, some in enumerate(map(tuple, moves)):
+                if some not in known:
+                    known[some] = self._target(some, len(slots))
+                if some:
+                    row[cuts[i] : cuts[i + 1]] = known[some]
+        if self._unwritable is not None:
+            row[self._unwritable] = DEAD
+        return row
+
+    def _target(self, moves: tuple[_Move, ...], width: int) -> int:
+        """What one byte leads to."""
+        after: list[set[int]] = [set() for _ in range(width)]
+        called: dict[int, list[set[int]]] = {}
+        for slot, target, behind in moves:
+            if behind == DEAD:
+                after[slot] |= self._closure(target)
+            else:
+                called.setdefault(target, [set() for _ in range(width)])[slot].update(self._closure(behind))
+        kills = self._automaton.kills
+        for nodes in after:
+            if killers := [node for node in nodes if node in kills]:
+                nodes.difference_update(killers, [kills[node] for node in killers])
+        if any(self._automaton.returns in nodes for nodes in after):
+            if called or any(nodes - {self._automaton.returns} for nodes in after):
+                raise Unsuitable("what it calls may end and go on at once")
+            return self._action(DEAD, sum(1 << i for i, nodes in enumerate(after) if nodes))
+        if not called:
+            return self._state(after) if any(after) else DEAD
+        if any(after):
+            raise Unsuitable("it may call something and go on by itself at once")
+        slots: dict[Slots, set[int]] = {}
+        for rule, behinds in called.items():
+            slots.setdefault(_sorted(behinds), set()).update(self._closure(rule))
+        if len(slots) > MAX_SLOTS:
+            raise Unsuitable(f"more than {MAX_SLOTS} of its parts may stand in one place and go on differently")
+        order = sorted(slots)
+        return self._action(self._frame(tuple(order)), self._state([slots[behind] for behind in order]))
+
+    def _state(self, slots: Iterable[Iterable[int]]) -> int:
+        key = _sorted(slots)
+        number = self._numbers.get(key)
+        if number is None:
+            number = len(self._sets)
+            if number == MAX_STATES:
+                raise GrammarFailure(
+                    "The constraint became too complex while its text was generated; "
+                    "use smaller repeats, shorter patterns or fewer alternatives."
+                )
+            if number == len(self.table):
+                self.table = _larger(self.table, UNKNOWN)
+                self.cells = memoryview(self.table.reshape(-1).data)
+            self._sets.append(key)
+            self.accepts.append(self._automaton.accept in key[0])
+            self._only.append(DEAD)
+            self._numbers[key] = number
+        return number
+
+    def _action(self, first: int, second: int) -> int:
+        number = self._acted.setdefault((first, second), len(self._acted))
+        if number == len(self.actions):
+            self.actions = _larger(self.actions, 0)
+        self.actions[number] = first, second
+        return ACTION - number
+
+    def _frame(self, behind: tuple[Slots, ...]) -> int:
+        number = self._frames.get(behind)
+        if number is None:
+            number = self._frames[behind] = len(self._behind)
+            self._behind.append(behind)
+            if number == len(self.offsets):
+                self.offsets = _larger(self.offsets, 0)
+            while self._used + (1 << len(behind)) > len(self.returns):
+                self.returns = _larger(self.returns, 0)
+            self.offsets[number] = self._used
+            self.returns[self._used : self._used + (1 << len(behind))] = UNKNOWN
+            self._used += 1 << len(behind)
+        return number
+
+    def _closure(self, node: int) -> frozenset[int]:
+        """The nodes that matter of those it leads to for nothing, itself included."""
+        found = self._closures.get(node)
+        if found is None:
+            seen, stack, more = {node}, [node], set()
+            while stack:
+                one = stack.pop()
+                if one != node and (known := self._closures.get(one)) is not None:
+                    more |= known
+                    continue
+                for other in self._automaton.free[one]:
+                    if other not in seen:
+                        seen.add(other)
+                        stack.append(other)
+            found = self._closures[node] = frozenset(more.union(filter(self._matters, seen)))
+        return found
+
+    def _matters(self, node: int) -> bool:
+        automaton = self._automaton
+        return node in self._alive and (
+            bool(self._edges[node])
+            or node in automaton.calls
+            or node in (automaton.accept, automaton.returns)
+            or node in automaton.kills
+        )
+
+
+def _sorted(slots: Iterable[Iterable[int]]) -> Slots:
+    return tuple(tuple(sorted(nodes)) for nodes in slots)
+
+
+def _only(row: npt.NDArray[np.int32]) -> int:
+    ways = np.flatnonzero(row != DEAD)
+    return int(ways[0]) if len(ways) == 1 else UNKNOWN if not len(ways) else DEAD
+
+
+def _larger(array: npt.NDArray[np.int32], fill: int) -> npt.NDArray[np.int32]:
+    """A copy with twice the rows."""
+    out = np.full((2 * len(array), *array.shape[1:]), fill, np.int32)
+    out[: len(array)] = array
+    return out
+
+
+def _reads_plain(low: int, high: int, _target: int) -> bool:
+    """Whether an edge reads a byte that a plain character begins with: others are quotes and backslashes alone."""
+    return (low, high) not in ((0x22, 0x22), (0x5C, 0x5C))
+
+
+def _alive(automaton: Automaton, edges: list[list[tuple[int, int, int]]]) -> set[int]:
+    """Nodes from which the text, or what was called, can be finished; what kills counts as such."""
+    back: dict[int, list[int]] = {}
+    for node, targets in enumerate(automaton.free):
+        for target in targets:
+            back.setdefault(target, []).append(node)
+    for node, some in enumerate(edges):
+        for _, _, target in some:
+            back.setdefault(target, []).append(node)
+    waiting: dict[int, list[tuple[int, int]]] = {}
+    for node, calls in automaton.calls.items():
+        for _, rule, behind in calls:
+            waiting.setdefault(rule, []).append((behind, node))
+            waiting.setdefault(behind, []).append((rule, node))
+    found: set[int] = set()
+    stack = [automaton.accept, *automaton.kills, *([automaton.returns] if automaton.returns >= 0 else [])]
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack += back.get(node, ())
+            stack += [caller for other, caller in waiting.get(node, ()) if other in found]
+    return found
