@@ -21,7 +21,7 @@ from radixlang.grammar.native.machines import Choices, Expression, Machine
 from radixlang.grammar.native.plain import PlainTokens
 from radixlang.grammar.native.regex import Unsuitable, regex_automaton
 from radixlang.grammar.native.pushdown import Pushdown
-from radixlang.grammar.native.schema import MAX_EXPLORED, Builder
+from radixlang.grammar.native.schema import MAX_PATTERN_STATES, Builder
 from radixlang.grammar.native.subsets import Subsets
 from radixlang.grammar.native.tag import TagBuilder
 from radixlang.grammar.native.trie import TokenTries, walker
@@ -140,8 +140,8 @@ class NativeEngine:
         builder.automaton.start = first_node
         subsets = Subsets(builder.automaton, self.tries.writable())
         machine = Pushdown(subsets, self.tries, self.vocabulary.words, self.plain)
-        if builder.doubtful or kind == "structural_tag":
-            machine.explore(MAX_EXPLORED)
+        for node in builder.patterns:
+            machine.explore(node, MAX_PATTERN_STATES)
         return machine, checks, kind == "json_schema" and (builder.unbounded or checks is not None)
 
     def _choices(self, text: str) -> list[bytes]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
@@ -182,46 +182,53 @@ class Pushdown:
     def forget(self) -> None:
         """Nothing is kept but states."""
 
+    def explore(self, node: int, most: int) -> None:
+        """Make the states of what is called at a node of the automaton, up to its return.
+
+        Raises:
+            Unsuitable: it has more than `most` places.
+        """
+        begin = Place(self._subsets.state_at(node), Stack())
+        todo, seen = [begin], {begin}
+        while todo:
+            for _, after in self._ways(todo.pop()):
+                if after not in seen:
+                    seen.add(after)
+                    todo.append(after)
+            if len(seen) > most:
+                raise Unsuitable(f"it needs more than {most} states")
+
+    def _ways(self, place: Place) -> Iterator[tuple[np.ndarray, Place]]:
+        """For each place that a byte leads to: which bytes do, [256]. Returns from the whole are left out."""
+        subsets = self._subsets
+        subsets.expand(place.state)
+        row = subsets.table[place.state]
+        for value in set(row.tolist()) - {DEAD}:
+            if value <= ACTION and place.stack.below is None and subsets.actions[ACTION - value, 0] == DEAD:
+                continue
+            same = row == value
+            after = self.read(place, bytes((int(same.argmax()),)))
+            assert after is not None
+            yield same, after
+
     def flatten(self, max_states: int) -> tuple[Expression, dict[Place, int]] | None:
         """The same without a stack, and which of its states each place is; None if it has more than `max_states`
         places."""
-        subsets = self._subsets
         numbers: dict[Place, int] = {self.start: 0}
         todo: deque[Place] = deque([self.start])
         rows: list[np.ndarray] = []
         while todo:
-            place = todo.popleft()
-            subsets.expand(place.state)
-            row, after = subsets.table[place.state], np.full(256, DEAD, np.int32)
-            for value in np.unique(row[row != DEAD]).tolist():
-                same = row == value
-                there = self.read(place, bytes((int(same.argmax()),)))
-                assert there is not None
-                if there not in numbers:
-                    if len(numbers) == max_states or len(there.stack.top(MAX_OPEN + 1)) > MAX_OPEN:
+            row = np.full(256, DEAD, np.int32)
+            for same, after in self._ways(todo.popleft()):
+                if after not in numbers:
+                    if len(numbers) == max_states or len(after.stack.top(MAX_OPEN + 1)) > MAX_OPEN:
                         return None
-                    numbers[there] = len(numbers)
-                    todo.append(there)
-                after[same] = numbers[there]
-            rows.append(after)
+                    numbers[after] = len(numbers)
+                    todo.append(after)
+                row[same] = numbers[after]
+            rows.append(row)
         table = np.stack(rows)
         changes = (table[:, 1:] != table[:, :-1]).any(0)
         bounds = np.concatenate([[0], np.flatnonzero(changes) + 1]).astype(np.int64)
         accepts = np.array([self.accepts(place) for place in numbers], np.bool_)
         return Expression(Dfa(table, accepts, bounds), self._tries, self._words, self._plain), numbers
-
-    def explore(self, max_states: int) -> None:
-        """Make all states, whatever is on the stack.
-
-        Raises:
-            Unsuitable: there are more than `max_states`, or it is ambiguous in a way that slots do not hold.
-        """
-        subsets = self._subsets
-        state = 0
-        while state < len(subsets):
-            if len(subsets) > max_states:
-                raise Unsuitable(f"it needs more than {max_states} states")
-            subsets.expand(state)
-            state += 1
-            if state == len(subsets):
-                subsets.make_returns()

@@ -43,14 +43,15 @@ class Automaton:
     accept: int = 0
     most: int = MAX_NODES
     """nodes that it may have"""
-    calls: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
-    """(byte, node, behind): reads the byte and goes to the node; to the one behind when `returns` is reached"""
+    calls: dict[int, tuple[tuple[tuple[int, int, int], ...], int]] = field(default_factory=dict)
+    """(ways, behind): a way (low, high, node) reads a byte and goes to the node; to the one behind when `returns` is
+    reached there"""
     returns: int = -1
     """where what was called ends"""
     kills: dict[int, int] = field(default_factory=dict)
     """nodes that are no places: what reaches one does not stand at the other one, which it names"""
-    plain: dict[int, int] = field(default_factory=dict)
-    """nodes that read any character which JSON strings hold as it is, and where all of these lead"""
+    plain: set[int] = field(default_factory=set)
+    """nodes that read any character which JSON strings hold as it is, all of which lead where their first edge does"""
 
     def node(self) -> int:
         if len(self.edges) >= self.most:

@@ -28,15 +28,14 @@ from radixlang.grammar.schema.regex import (
 )
 
 MAX_NODES = 30_000
-"""nodes of a schema: a character of a string with a length needs ten"""
-MAX_EXPLORED = 1_500
-"""states of a schema whose parts look alike at first, or which has patterns: all are made beforehand"""
+MAX_PATTERN_STATES = 600
+"""states of one string's pattern, which are made beforehand"""
 
 ESCAPED = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", 0x22: '"', 0x5C: "\\"}
 """code points that stand in a text as a backslash and a letter, and in no other way"""
 _NOT_PLAIN: Ranges = ((0, 0x1F), (0x22, 0x22), (0x5C, 0x5C), (0x7F, 0x7F), (0xD800, 0xDFFF))
 """code points that no string may hold as they are"""
-_PLAIN = without(ANY, _NOT_PLAIN)
+_ASCII: Ranges = ((0, 0x7F),)
 _DIGITS: Ranges = ((0x30, 0x39),)
 _POSITIVE: Ranges = ((0x31, 0x39),)
 _STRING, _NUMBER = frozenset({"minLength", "maxLength", "pattern", "allOf"}), frozenset({"minimum", "maximum"})
@@ -64,8 +63,8 @@ class Builder:
         self.automaton.returns = self.automaton.node()
         self.unbounded = False
         """numbers may have any number of digits, so that some are beyond a double"""
-        self.doubtful = False
-        """too many states, or more than slots can hold, cannot be ruled out without making all states"""
+        self.patterns: list[int] = []
+        """nodes where strings with patterns begin"""
         self._root: Any = True
         self._open: list[str] = []
         """references that are being followed"""
@@ -73,6 +72,7 @@ class Builder:
         """nodes where arrays and objects begin, by the schema's identity"""
         self._strings: dict[str, int] = {}
         """nodes where strings begin, by the schema's text"""
+        self._spellings: dict[Ranges, tuple[Ranges, tuple[tuple[int, int, int], ...]]] = {}
         self._todo: list[Callable[[], None]] = []
         """what is called and not written down yet"""
         self._kept: list[Any] = []
@@ -134,7 +134,7 @@ class Builder:
     def _call(self, byte: str, rule: int, follow: int) -> int:
         """Read a byte and what is written down at `rule`."""
         node = self.automaton.node()
-        self.automaton.calls[node] = [(ord(byte), rule, follow)]
+        self.automaton.calls[node] = ((ord(byte), ord(byte), rule),), follow
         return node
 
     def _later(self, schema: Any, kind: str, write: Callable[[], int]) -> int:
@@ -161,7 +161,6 @@ class Builder:
         if "$ref" in schema:
             return self._reference(schema["$ref"], follow)
         if "anyOf" in schema:
-            self.doubtful = True
             return self.free(
                 *[self._value(one, follow, f"{at}/anyOf/{index}") for index, one in enumerate(schema["anyOf"])]
             )
@@ -185,10 +184,10 @@ class Builder:
     def _constant(self, value: Any, follow: int, at: str) -> int:
         """One value, called as all values that begin like it are."""
         if isinstance(value, str):
-            text = _written(value, at)
-            if text not in self._strings:
-                self._strings[text] = self.text(text[1:], self.automaton.returns)
-            return self._call('"', self._strings[text], follow)
+            _check_characters(value, at)
+            if (key := json.dumps(value)) not in self._strings:
+                self._strings[key] = self._spelling(value, self.automaton.returns)
+            return self._call('"', self._strings[key], follow)
         if isinstance(value, list):
             one = self.text("]", self.automaton.returns)
             for index, item in enumerate(reversed(value)):
@@ -198,7 +197,7 @@ class Builder:
             one = self.text("}", self.automaton.returns)
             for index, (key, item) in enumerate(reversed(value.items())):
                 behind = self._constant(item, self.text(", ", one) if index else one, at)
-                one = self.text(f"{_written(key, at)}: ", behind)
+                one = self._key(key, self.text(": ", behind), at)
             return self._call("{", one, follow)
         return self.text(_written(value, at), follow)
 
@@ -222,24 +221,51 @@ class Builder:
             raise Unsuitable(f"several patterns hold at {at or 'its root'}")
         if "pattern" not in schema:
             return self._repeated(low, high, lambda node: self._character(ANY, node), end)
-        self.doubtful = True
         try:
-            return self._pattern(_tree(schema["pattern"], low, high), end)
+            self.patterns.append(self._pattern(_tree(schema["pattern"], low, high), end))
+            return self.patterns[-1]
         except UnsupportedPatternError as error:
             raise Unsuitable(f"the pattern at {at or 'its root'} is not taken: {error}") from None
 
     def _character(self, ranges: Ranges, follow: int) -> int:
-        """One of the characters, as a string spells it."""
-        plain = without(ranges, _NOT_PLAIN)
-        node = read_one(self.automaton, plain, follow) if plain else self.automaton.node()
-        letters = [letter for code, letter in ESCAPED.items() if any(a <= code <= b for a, b in ranges)]
-        if letters:
-            escaped = self.automaton.node()
-            self.automaton.edges[escaped] = [(ord(letter), ord(letter), follow) for letter in letters]
-            self.automaton.edges[node].append((0x5C, 0x5C, escaped))
-        if plain == _PLAIN:
-            self.automaton.plain[node] = follow
+        """One of the characters, as a string spells it. What is longer than a byte is called, everywhere, so that
+        what may stand side by side agrees on it."""
+        node = self.automaton.node()
+        bytes_, longer = self._spelt(ranges)
+        self.automaton.edges[node] = [(low, high, follow) for low, high in bytes_]
+        if longer:
+            self.automaton.calls[node] = longer, follow
+        if ranges == ANY:
+            self.automaton.plain.add(node)
         return node
+
+    def _spelt(self, ranges: Ranges) -> tuple[Ranges, tuple[tuple[int, int, int], ...]]:
+        """The characters that are one byte, and for the others: first bytes, and the node that reads the rest."""
+        found = self._spellings.get(ranges)
+        if found is None:
+            returns, longer = self.automaton.returns, []
+            letters = [letter for code, letter in ESCAPED.items() if any(a <= code <= b for a, b in ranges)]
+            if letters:
+                rest = self.automaton.node()
+                self.automaton.edges[rest] = [(ord(letter), ord(letter), returns) for letter in letters]
+                longer.append((0x5C, 0x5C, rest))
+            plain = without(ranges, _NOT_PLAIN)
+            if beyond := without(plain, _ASCII):
+                longer += self.automaton.edges[read_one(self.automaton, beyond, returns)]
+            found = self._spellings[ranges] = without(plain, without(ANY, _ASCII)), tuple(longer)
+        return found
+
+    def _spelling(self, text: str, follow: int) -> int:
+        """A text inside of a string, and the quote behind it."""
+        follow = self.text('"', follow)
+        for char in reversed(text):
+            if char.isascii() and ord(char) not in ESCAPED:
+                node = self.automaton.node()
+                self.automaton.edges[node].append((ord(char), ord(char), follow))
+            else:
+                node = self._character(((ord(char), ord(char)),), follow)
+            follow = node
+        return follow
 
     def _pattern(self, tree: Tree, follow: int) -> int:
         kind = tree[0]
@@ -384,8 +410,7 @@ class Builder:
     def _entries(self, schema: dict[str, Any], at: str) -> int:
         properties, required = schema.get("properties", {}), set(schema.get("required", ()))
         close = self.text("}", self.automaton.returns)
-        names = {name: _written(name, f"{at}/properties/{escape(name)}") for name in properties}
-        keys = self._others(schema.get("additionalProperties", True), list(names.values()), close, at)
+        keys = self._others(schema.get("additionalProperties", True), list(properties), close, at)
         """the next key, with all that follows"""
         ends = True
         """the object may end before it"""
@@ -394,16 +419,21 @@ class Builder:
             if ends and keys is not None:
                 behind = self.free(close, behind)
             here = f"{at}/properties/{escape(name)}"
-            entry = self.text(f"{names[name]}: ", self._value(one, behind, here))
+            entry = self._key(name, self.text(": ", self._value(one, behind, here)), here)
             ends = ends and name not in required
             keys = entry if name in required or keys is None else self.free(entry, keys)
         if keys is None:
             return close
         return self.free(close, keys) if ends else keys
 
+    def _key(self, name: str, follow: int, at: str) -> int:
+        """A key, with its quotes."""
+        _check_characters(name, at)
+        return self.text('"', self._spelling(name, follow))
+
     def _others(self, schema: Any, names: list[str], close: int, at: str) -> int | None:
-        """The keys that are not declared, with their values, up to the end; None where there are none. `names`: as
-        they are written."""
+        """The keys that are not declared, with their values, up to the end; None where there are none. `names`:
+        what is declared."""
         if schema is False:
             return None
         behind = self.free(close)
@@ -413,7 +443,7 @@ class Builder:
         declared = self.automaton.node()
         self.automaton.kills[declared] = value
         keys = self.automaton.node()
-        inside = self.free(loop, *[self.text(name[1:], declared) for name in names])
+        inside = self.free(loop, *[self._spelling(name, declared) for name in names])
         self.automaton.edges[keys].append((0x22, 0x22, inside))
         self.automaton.free[behind].append(self.text(", ", keys))
         return keys
@@ -432,16 +462,14 @@ class Builder:
 ANYTHING: dict[str, Any] = {"type": ["null", "boolean", "number", "string", "array", "object"]}
 
 
-def _written(value: Any, at: str) -> str:
-    """A string, number or word as it is written."""
-    if isinstance(value, str):
-        out = []
-        for char in value:
-            code = ord(char)
-            if code not in ESCAPED and any(a <= code <= b for a, b in _NOT_PLAIN):
-                raise Unsuitable(f"a constant at {at or 'its root'} holds the character U+{code:04X}")
-            out.append("\\" + ESCAPED[code] if code in ESCAPED else char)
-        return f'"{"".join(out)}"'
+def _check_characters(text: str, at: str) -> None:
+    for code in map(ord, text):
+        if code not in ESCAPED and any(a <= code <= b for a, b in _NOT_PLAIN):
+            raise Unsuitable(f"a constant at {at or 'its root'} holds the character U+{code:04X}")
+
+
+def _written(value: float | bool | None, at: str) -> str:
+    """A number or word as it is written."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, float):

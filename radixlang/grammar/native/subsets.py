@@ -24,7 +24,7 @@ UNKNOWN = -2
 """a row, or a place to return to, that has not been made yet"""
 MAX_STATES = 32_768
 """states of one automaton, a kilobyte each"""
-MAX_SLOTS = 6
+MAX_SLOTS = 256
 ACTION = UNKNOWN - 1
 """of action 0"""
 
@@ -42,10 +42,9 @@ class Subsets:
     """[n, 256] the state that each byte leads to; DEAD, UNKNOWN, or ACTION - a: action a"""
     actions: npt.NDArray[np.int32]
     """[a, 2] (frame, state): put the frame on the stack; (DEAD, slots): go back to where the frame on top says"""
-    offsets: npt.NDArray[np.int32]
-    """[f] place in `returns` where a frame's begin"""
     returns: npt.NDArray[np.int32]
-    """offsets[f] + slots: the state to go on with when what stands in these slots (as bits) has returned"""
+    """[r, 3] (frame, slots, state): where to go on when what stands in these slots has returned; a hash table with
+    r a power of two, at least half empty: found at `hashed(frame, slots)` or behind; frame UNKNOWN where it is empty"""
 
     def __init__(self, automaton: Automaton, writable: npt.NDArray[np.bool_] | None = None) -> None:
         """`writable` [256]: the bytes that there are; texts with others are left out.
@@ -55,20 +54,14 @@ class Subsets:
         """
         self._automaton = automaton
         self._unwritable = None if writable is None or writable.all() else ~writable
-        self._edges = automaton.edges
-        if writable is not None and not writable.all():
-            self._edges = [
-                [edge for edge in some if writable[edge[0] : edge[1] + 1].any()] for some in automaton.edges
-            ]
-        self._alive = _alive(automaton, self._edges)
+        self._alive = _alive(automaton, writable)
         self._closures: dict[int, frozenset[int]] = {}
         self._lock = threading.RLock()
         self.table = np.full((32, 256), UNKNOWN, np.int32)
         self.cells = memoryview(self.table.reshape(-1).data)
         """`table`, in one row"""
         self.actions = np.zeros((16, 2), np.int32)
-        self.offsets = np.zeros(16, np.int32)
-        self.returns = np.zeros(32, np.int32)
+        self.returns = np.full((32, 3), UNKNOWN, np.int32)
         self.accepts: list[bool] = []
         """the text may end in a state"""
         self._only: list[int] = []
@@ -77,8 +70,10 @@ class Subsets:
         self._acted: dict[tuple[int, int], int] = {}
         self._frames: dict[tuple[Slots, ...], int] = {}
         self._behind: list[tuple[Slots, ...]] = []
-        self._used = 0
-        """of `returns`"""
+        self._returning: dict[tuple[int, ...], int] = {}
+        """numbers of sets of slots"""
+        self._returned: dict[tuple[int, int], int] = {}
+        """what `returns` holds"""
         if not self._closure(automaton.start):
             raise Unsuitable("no text of the model's tokens fulfils it")
         self._state([self._closure(automaton.start)])
@@ -110,20 +105,27 @@ class Subsets:
         return self._only[state]
 
     def back(self, frame: int, slots: int) -> int:
-        """The state behind a frame when what stands in some slots has returned."""
-        place = int(self.offsets[frame]) + slots
-        if self.returns[place] == UNKNOWN:
+        """The state behind a frame when what stands in some slots has returned (`slots`: the number of their set)."""
+        state = self._returned.get((frame, slots))
+        if state is None:
             with self._lock:
-                behind = [one for i, one in enumerate(self._behind[frame]) if slots >> i & 1]
+                which = list(self._returning)[slots]
+                behind = [self._behind[frame][slot] for slot in which]
                 state = self._state([set().union(*same) for same in zip(*behind, strict=True)])
-                self.returns[place] = state
-        return int(self.returns[place])
+                self._returned[frame, slots] = state
+                self._keep(frame, slots, state)
+        return state
 
-    def make_returns(self) -> None:
-        """All states that may stand behind a frame."""
-        for frame, behind in enumerate(self._behind):
-            for slots in range(1, 1 << len(behind)):
-                self.back(frame, slots)
+    def _keep(self, frame: int, slots: int, state: int) -> None:
+        if 2 * len(self._returned) > len(self.returns):
+            self.returns = np.full((4 * len(self.returns), 3), UNKNOWN, np.int32)
+            for (one, some), there in self._returned.items():
+                self._keep(one, some, there)
+            return
+        at = hashed(frame, slots) & (len(self.returns) - 1)
+        while self.returns[at, 0] != UNKNOWN and (self.returns[at, 0], self.returns[at, 1]) != (frame, slots):
+            at = (at + 1) & (len(self.returns) - 1)
+        self.returns[at] = frame, slots, state
 
     def after_plain(self, state: int) -> int:
         """The state that every plain character leads to, DEAD if none may stand there, UNKNOWN where they do not
@@ -131,15 +133,24 @@ class Subsets:
         slots = self._sets[state]
         if len(slots) > 1:
             return UNKNOWN
-        if any(byte != 0x22 for node in slots[0] for byte, *_ in self._automaton.calls.get(node, ())):
-            return UNKNOWN
-        reading = [node for node in slots[0] if any(_reads_plain(*edge) for edge in self._edges[node])]
+        automaton = self._automaton
+        reading = [
+            node
+            for node in slots[0]
+            if any(_reads_plain(*edge) for edge in automaton.edges[node])
+            or any(_reads_plain(*way) for way in automaton.calls.get(node, _NO_CALLS)[0])
+        ]
         if not reading:
             return DEAD
-        if len(reading) > 1 or reading[0] not in self._automaton.plain:
+        if len(reading) > 1 or reading[0] not in automaton.plain:
             return UNKNOWN
         with self._lock:
-            return self._state([self._closure(self._automaton.plain[reading[0]])])
+            return self._state([self._closure(automaton.edges[reading[0]][0][2])])
+
+    def state_at(self, node: int) -> int:
+        """The state of a text that stands at a node."""
+        with self._lock:
+            return self._state([self._closure(node)])
 
     # ---- construction
 
@@ -147,10 +158,12 @@ class Subsets:
         spans: list[tuple[int, int, _Move]] = []
         for slot, nodes in enumerate(slots):
             for node in nodes:
-                spans += [(low, high + 1, (slot, target, DEAD)) for low, high, target in self._edges[node]]
-                for byte, rule, behind in self._automaton.calls.get(node, ()):
-                    if rule in self._alive and behind in self._alive:
-                        spans.append((byte, byte + 1, (slot, rule, behind)))
+                spans += [(low, high + 1, (slot, target, DEAD)) for low, high, target in self._automaton.edges[node]]
+                ways, behind = self._automaton.calls.get(node, _NO_CALLS)
+                if behind in self._alive:
+                    spans += [
+                        (low, high + 1, (slot, rule, behind)) for low, high, rule in ways if rule in self._alive
+                    ]
         row = np.full(256, DEAD, np.int32)
         if len(spans) == 1:
             [(low, high, move)] = spans
@@ -188,7 +201,8 @@ class Subsets:
         if any(self._automaton.returns in nodes for nodes in after):
             if called or any(nodes - {self._automaton.returns} for nodes in after):
                 raise Unsuitable("what it calls may end and go on at once")
-            return self._action(DEAD, sum(1 << i for i, nodes in enumerate(after) if nodes))
+            which = tuple(i for i, nodes in enumerate(after) if nodes)
+            return self._action(DEAD, self._returning.setdefault(which, len(self._returning)))
         if not called:
             return self._state(after) if any(after) else DEAD
         if any(after):
@@ -232,13 +246,6 @@ class Subsets:
         if number is None:
             number = self._frames[behind] = len(self._behind)
             self._behind.append(behind)
-            if number == len(self.offsets):
-                self.offsets = _larger(self.offsets, 0)
-            while self._used + (1 << len(behind)) > len(self.returns):
-                self.returns = _larger(self.returns, 0)
-            self.offsets[number] = self._used
-            self.returns[self._used : self._used + (1 << len(behind))] = UNKNOWN
-            self._used += 1 << len(behind)
         return number
 
     def _closure(self, node: int) -> frozenset[int]:
@@ -261,11 +268,19 @@ class Subsets:
     def _matters(self, node: int) -> bool:
         automaton = self._automaton
         return node in self._alive and (
-            bool(self._edges[node])
+            bool(self._automaton.edges[node])
             or node in automaton.calls
             or node in (automaton.accept, automaton.returns)
             or node in automaton.kills
         )
+
+
+_NO_CALLS: tuple[tuple[tuple[int, int, int], ...], int] = ((), DEAD)
+
+
+def hashed(frame: int, slots: int) -> int:
+    """Where `Subsets.returns` holds a pair, first of all."""
+    return frame * 40503 + slots * 9973
 
 
 def _sorted(slots: Iterable[Iterable[int]]) -> Slots:
@@ -289,26 +304,30 @@ def _reads_plain(low: int, high: int, _target: int) -> bool:
     return (low, high) not in ((0x22, 0x22), (0x5C, 0x5C))
 
 
-def _alive(automaton: Automaton, edges: list[list[tuple[int, int, int]]]) -> set[int]:
+def _alive(automaton: Automaton, writable: npt.NDArray[np.bool_] | None) -> set[int]:
     """Nodes from which the text, or what was called, can be finished; what kills counts as such."""
-    back: dict[int, list[int]] = {}
+    count = [0, *np.cumsum(np.ones(256) if writable is None else writable).astype(int).tolist()]
+    back: list[list[int]] = [[] for _ in automaton.edges]
     for node, targets in enumerate(automaton.free):
         for target in targets:
-            back.setdefault(target, []).append(node)
-    for node, some in enumerate(edges):
-        for _, _, target in some:
-            back.setdefault(target, []).append(node)
+            back[target].append(node)
+    for node, some in enumerate(automaton.edges):
+        for low, high, target in some:
+            if count[low] < count[high + 1]:
+                back[target].append(node)
     waiting: dict[int, list[tuple[int, int]]] = {}
-    for node, calls in automaton.calls.items():
-        for _, rule, behind in calls:
-            waiting.setdefault(rule, []).append((behind, node))
-            waiting.setdefault(behind, []).append((rule, node))
+    for node, (ways, behind) in automaton.calls.items():
+        for low, high, rule in ways:
+            if count[low] < count[high + 1]:
+                waiting.setdefault(rule, []).append((behind, node))
+                waiting.setdefault(behind, []).append((rule, node))
     found: set[int] = set()
     stack = [automaton.accept, *automaton.kills, *([automaton.returns] if automaton.returns >= 0 else [])]
     while stack:
         node = stack.pop()
         if node not in found:
             found.add(node)
-            stack += back.get(node, ())
-            stack += [caller for other, caller in waiting.get(node, ()) if other in found]
+            stack += back[node]
+            if node in waiting:
+                stack += [caller for other, caller in waiting[node] if other in found]
     return found

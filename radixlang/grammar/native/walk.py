@@ -8,7 +8,7 @@ import numba
 import numpy as np
 
 from radixlang.grammar.grammar import Mask
-from radixlang.grammar.native.subsets import Subsets
+from radixlang.grammar.native.subsets import Subsets, hashed
 from radixlang.grammar.native.trie import Ints, TokenTrie
 
 _SIGNATURE = "void(u1[::1], i4[::1], i4[::1], i4[::1], i4[:, ::1], i4, i4[:, ::1], i4[::1])"
@@ -37,15 +37,16 @@ def _walk(byte: Any, children: Any, first: Any, order: Any, table: Any, state: A
 
 
 _STACK_SIGNATURE = (
-    "i8(u1[::1], i4[::1], i4[::1], i4[::1], i4[:, ::1], i4[:, ::1], i4[::1], i4[::1], i4, i4[:, ::1], i8, "
+    "i8(u1[::1], i4[::1], i4[::1], i4[::1], i4[:, ::1], i4[:, ::1], i4[:, ::1], i4, i4[:, ::1], i8, "
     "i4[:, ::1], i4[:, ::1], i4[::1])"
 )
+_hashed = numba.njit("i8(i8, i8)", inline="always")(hashed)
 LACKS = 32
 """rows that are made between two walks, at most"""
 
 
 def _stack_walk(
-    byte: Any, children: Any, first: Any, order: Any, table: Any, actions: Any, offsets: Any, returns: Any,
+    byte: Any, children: Any, first: Any, order: Any, table: Any, actions: Any, returns: Any,
     state: Any, stack: Any, height: Any, levels: Any, lacks: Any, out: Any,
 ) -> Any:  # fmt: skip
     """As `_walk`. `stack` int32 [height + longest token + 1, 2]: frames and the places below them, the first `height`
@@ -74,7 +75,10 @@ def _stack_walk(
                     above = stack[top, 1]
                     if top < height:
                         used = max(used, height - top)
-                    after = returns[offsets[frame] + slots]
+                    at = _hashed(frame, slots) & (len(returns) - 1)
+                    while returns[at, 0] != -2 and (returns[at, 0] != frame or returns[at, 1] != slots):
+                        at = (at + 1) & (len(returns) - 1)
+                    after = returns[at, 2]
                     if after == -2:
                         if lacking < len(lacks):
                             lacks[lacking, 0], lacks[lacking, 1] = frame, slots
@@ -122,7 +126,7 @@ def stack_walk(trie: TokenTrie, subsets: Subsets, state: int, frames: list[int],
     while True:
         found = _stacks(
             trie.byte, trie.children, trie.first, trie.order,
-            subsets.table, subsets.actions, subsets.offsets, subsets.returns,
+            subsets.table, subsets.actions, subsets.returns,
             state, stack, height, levels, lacks, out,
         )  # fmt: skip
         for one, slots in lacks[: found >> 32].tolist():
