@@ -128,12 +128,12 @@ class NativeEngine:
         checks = None
         if kind == "json_schema":
             normalised = normalise_text(text)
-            written, builder, checks = normalised.schema, Builder(), normalised.checks
+            written, builder, checks = normalised.schema, Builder(self.tries.writable()), normalised.checks
             first_node = builder.schema(written, builder.automaton.accept)
         else:
             written = read_json(text, kind)
             to_lark(written, self.vocabulary)  # says what is wrong with it
-            tags = builder = TagBuilder(self.vocabulary.special)
+            tags = builder = TagBuilder(self.tries.writable(), self.vocabulary.special)
             first_node = tags.format(format_of(written), builder.automaton.accept)
         if json_options(False, written)["json_allowed_escapes"] != ESCAPES:
             raise Unsuitable("it writes control characters")
@@ -141,7 +141,7 @@ class NativeEngine:
         subsets = Subsets(builder.automaton, self.tries.writable())
         machine = Pushdown(subsets, self.tries, self.vocabulary.words, self.plain)
         for node in builder.patterns:
-            machine.explore(node, MAX_PATTERN_STATES)
+            subsets.explore(node, MAX_PATTERN_STATES)
         return machine, checks, kind == "json_schema" and (builder.unbounded or checks is not None)
 
     def _choices(self, text: str) -> list[bytes]:

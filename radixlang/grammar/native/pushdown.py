@@ -182,30 +182,12 @@ class Pushdown:
     def forget(self) -> None:
         """Nothing is kept but states."""
 
-    def explore(self, node: int, most: int) -> None:
-        """Make the states of what is called at a node of the automaton, up to its return.
-
-        Raises:
-            Unsuitable: it has more than `most` places.
-        """
-        begin = Place(self._subsets.state_at(node), Stack())
-        todo, seen = [begin], {begin}
-        while todo:
-            for _, after in self._ways(todo.pop()):
-                if after not in seen:
-                    seen.add(after)
-                    todo.append(after)
-            if len(seen) > most:
-                raise Unsuitable(f"it needs more than {most} states")
-
     def _ways(self, place: Place) -> Iterator[tuple[np.ndarray, Place]]:
-        """For each place that a byte leads to: which bytes do, [256]. Returns from the whole are left out."""
+        """For each place that a byte leads to: which bytes do, [256]."""
         subsets = self._subsets
         subsets.expand(place.state)
         row = subsets.table[place.state]
         for value in set(row.tolist()) - {DEAD}:
-            if value <= ACTION and place.stack.below is None and subsets.actions[ACTION - value, 0] == DEAD:
-                continue
             same = row == value
             after = self.read(place, bytes((int(same.argmax()),)))
             assert after is not None

@@ -12,22 +12,28 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
 
 from radixlang.grammar.errors import GrammarFailure
 from radixlang.grammar.native.dfa import DEAD
-from radixlang.grammar.native.regex import Automaton, Unsuitable
+from radixlang.grammar.native.regex import Automaton, Edges, Unsuitable
 
 UNKNOWN = -2
 """a row, or a place to return to, that has not been made yet"""
 MAX_STATES = 32_768
 """states of one automaton, a kilobyte each"""
 MAX_SLOTS = 256
+MAX_EXPLORED_SLOTS = 4
 ACTION = UNKNOWN - 1
 """of action 0"""
 
+_TOO_COMPLEX = (
+    "The constraint became too complex while its text was generated; "
+    "use smaller repeats, shorter patterns or fewer alternatives."
+)
 Slots = tuple[tuple[int, ...], ...]
 """for each slot its nodes, sorted"""
 _Move = tuple[int, int, int]
@@ -54,7 +60,10 @@ class Subsets:
         """
         self._automaton = automaton
         self._unwritable = None if writable is None or writable.all() else ~writable
-        self._alive = _alive(automaton, writable)
+        self._written = [0, *np.cumsum(np.ones(256) if writable is None else writable).astype(int).tolist()]
+        self._alive: set[int] = set()
+        self._looked = 0
+        """nodes that `_look` has seen"""
         self._closures: dict[int, frozenset[int]] = {}
         self._lock = threading.RLock()
         self.table = np.full((32, 256), UNKNOWN, np.int32)
@@ -74,6 +83,7 @@ class Subsets:
         """numbers of sets of slots"""
         self._returned: dict[tuple[int, int], int] = {}
         """what `returns` holds"""
+        self._look()
         if not self._closure(automaton.start):
             raise Unsuitable("no text of the model's tokens fulfils it")
         self._state([self._closure(automaton.start)])
@@ -95,7 +105,10 @@ class Subsets:
         with self._lock:
             if self.table[state, 0] != UNKNOWN:
                 return
-            row = self._row(self._sets[state])
+            try:
+                row = self._row(self._sets[state])
+            except Unsuitable:  # beyond what has been looked at beforehand
+                raise GrammarFailure(_TOO_COMPLEX) from None
             self._only[state] = _only(row)
             self.table[state] = row
 
@@ -147,45 +160,73 @@ class Subsets:
         with self._lock:
             return self._state([self._closure(automaton.edges[reading[0]][0][2])])
 
-    def state_at(self, node: int) -> int:
-        """The state of a text that stands at a node."""
-        with self._lock:
-            return self._state([self._closure(node)])
+    def explore(self, node: int, most: int) -> None:
+        """Make the states of what is called at a node, up to its return.
+
+        Raises:
+            Unsuitable: there are more than `most`.
+        """
+        todo, seen = [self._state([self._closure(node)])], set[int]()
+        while todo:
+            state = todo.pop()
+            if state in seen:
+                continue
+            seen.add(state)
+            if len(seen) > most:
+                raise Unsuitable(f"it needs more than {most} states")
+            self.expand(state)
+            for value in set(self.table[state].tolist()) - {DEAD}:
+                if value >= 0:
+                    todo.append(value)
+                    continue
+                frame, target = self.actions[ACTION - value].tolist()
+                if frame != DEAD:
+                    todo.append(target)
+                    slots = range(len(self._behind[frame]))
+                    if len(slots) > MAX_EXPLORED_SLOTS:
+                        raise Unsuitable("it goes on in too many ways behind one character")
+                    for size in slots:  # whatever of it returns
+                        for which in combinations(slots, size + 1):
+                            number = self._returning.setdefault(which, len(self._returning))
+                            todo.append(self.back(frame, number))
 
     # ---- construction
 
     def _row(self, slots: Slots) -> npt.NDArray[np.int32]:
-        spans: list[tuple[int, int, _Move]] = []
+        spans: dict[tuple[int, int], list[_Move]] = {}
+        automaton = self._automaton
         for slot, nodes in enumerate(slots):
             for node in nodes:
-                spans += [(low, high + 1, (slot, target, DEAD)) for low, high, target in self._automaton.edges[node]]
-                ways, behind = self._automaton.calls.get(node, _NO_CALLS)
-                if behind in self._alive:
-                    spans += [
-                        (low, high + 1, (slot, rule, behind)) for low, high, rule in ways if rule in self._alive
-                    ]
+                for low, high, target in automaton.edges[node]:
+                    spans.setdefault((low, high + 1), []).append((slot, target, DEAD))
+                if node in automaton.calls:
+                    ways, behind = automaton.calls[node]
+                    if behind in self._alive:
+                        for low, high, rule in ways:
+                            if rule in self._alive:
+                                spans.setdefault((low, high + 1), []).append((slot, rule, behind))
         row = np.full(256, DEAD, np.int32)
         if len(spans) == 1:
-            [(low, high, move)] = spans
-            row[low:high] = self._target((move,), len(slots))
+            [((low, high), moves)] = spans.items()
+            row[low:high] = self._target(moves, len(slots))
         else:
-            cuts = sorted({cut for low, high, _ in spans for cut in (low, high)})
+            cuts = sorted({cut for span in spans for cut in span})
             place = {cut: i for i, cut in enumerate(cuts)}
-            moves: list[list[_Move]] = [[] for _ in cuts]
-            for low, high, move in spans:
-                for i in range(place[low], place[high]):
-                    moves[i].append(move)
-            known: dict[tuple[_Move, ...], int] = {(): DEAD}
-            for i, some in enumerate(map(tuple, moves)):
+            over: list[list[tuple[int, int]]] = [[] for _ in cuts]
+            for span in spans:
+                for i in range(place[span[0]], place[span[1]]):
+                    over[i].append(span)
+            known: dict[tuple[tuple[int, int], ...], int] = {(): DEAD}
+            for i, some in enumerate(map(tuple, over)):
                 if some not in known:
-                    known[some] = self._target(some, len(slots))
+                    known[some] = self._target([move for span in some for move in spans[span]], len(slots))
                 if some:
                     row[cuts[i] : cuts[i + 1]] = known[some]
         if self._unwritable is not None:
             row[self._unwritable] = DEAD
         return row
 
-    def _target(self, moves: tuple[_Move, ...], width: int) -> int:
+    def _target(self, moves: list[_Move], width: int) -> int:
         """What one byte leads to."""
         after: list[set[int]] = [set() for _ in range(width)]
         called: dict[int, list[set[int]]] = {}
@@ -221,10 +262,7 @@ class Subsets:
         if number is None:
             number = len(self._sets)
             if number == MAX_STATES:
-                raise GrammarFailure(
-                    "The constraint became too complex while its text was generated; "
-                    "use smaller repeats, shorter patterns or fewer alternatives."
-                )
+                raise GrammarFailure(_TOO_COMPLEX)
             if number == len(self.table):
                 self.table = _larger(self.table, UNKNOWN)
                 self.cells = memoryview(self.table.reshape(-1).data)
@@ -252,6 +290,9 @@ class Subsets:
         """The nodes that matter of those it leads to for nothing, itself included."""
         found = self._closures.get(node)
         if found is None:
+            if node in self._automaton.pending:
+                self._automaton.free[node] = (self._automaton.pending.pop(node)(),)
+                self._look()
             seen, stack, more = {node}, [node], set()
             while stack:
                 one = stack.pop()
@@ -265,6 +306,34 @@ class Subsets:
             found = self._closures[node] = frozenset(more.union(filter(self._matters, seen)))
         return found
 
+    def _look(self) -> None:
+        """Find out which of the new nodes are alive: the text, or what was called, can be finished from them. New ones
+        lead to new ones, and to old ones that are known; what is not written down yet can be finished, or it would
+        not have been called. What kills counts as such."""
+        automaton, count, first = self._automaton, self._written, self._looked
+        self._looked = len(automaton.edges)
+        alive, stack = self._alive, [automaton.accept, automaton.returns] if not first else []
+        back: list[list[int]] = [[] for _ in range(first, self._looked)]
+        for node in range(first, self._looked):
+            targets = list(automaton.free[node])
+            targets += [target for low, high, target in automaton.edges[node] if count[low] < count[high + 1]]
+            if node in automaton.calls:
+                ways, behind = automaton.calls[node]
+                targets += [behind] * any(count[low] < count[high + 1] for low, high, _ in ways)
+            if node in automaton.kills or node in automaton.pending:
+                stack.append(node)
+            for target in targets:
+                if target >= first:
+                    back[target - first].append(node)
+                elif target in alive:
+                    stack.append(node)
+        while stack:
+            node = stack.pop()
+            if node not in alive:
+                alive.add(node)
+                if node >= first:
+                    stack += back[node - first]
+
     def _matters(self, node: int) -> bool:
         automaton = self._automaton
         return node in self._alive and (
@@ -275,7 +344,7 @@ class Subsets:
         )
 
 
-_NO_CALLS: tuple[tuple[tuple[int, int, int], ...], int] = ((), DEAD)
+_NO_CALLS: tuple[Edges, int] = ((), DEAD)
 
 
 def hashed(frame: int, slots: int) -> int:
@@ -302,32 +371,3 @@ def _larger(array: npt.NDArray[np.int32], fill: int) -> npt.NDArray[np.int32]:
 def _reads_plain(low: int, high: int, _target: int) -> bool:
     """Whether an edge reads a byte that a plain character begins with: others are quotes and backslashes alone."""
     return (low, high) not in ((0x22, 0x22), (0x5C, 0x5C))
-
-
-def _alive(automaton: Automaton, writable: npt.NDArray[np.bool_] | None) -> set[int]:
-    """Nodes from which the text, or what was called, can be finished; what kills counts as such."""
-    count = [0, *np.cumsum(np.ones(256) if writable is None else writable).astype(int).tolist()]
-    back: list[list[int]] = [[] for _ in automaton.edges]
-    for node, targets in enumerate(automaton.free):
-        for target in targets:
-            back[target].append(node)
-    for node, some in enumerate(automaton.edges):
-        for low, high, target in some:
-            if count[low] < count[high + 1]:
-                back[target].append(node)
-    waiting: dict[int, list[tuple[int, int]]] = {}
-    for node, (ways, behind) in automaton.calls.items():
-        for low, high, rule in ways:
-            if count[low] < count[high + 1]:
-                waiting.setdefault(rule, []).append((behind, node))
-                waiting.setdefault(behind, []).append((rule, node))
-    found: set[int] = set()
-    stack = [automaton.accept, *automaton.kills, *([automaton.returns] if automaton.returns >= 0 else [])]
-    while stack:
-        node = stack.pop()
-        if node not in found:
-            found.add(node)
-            stack += back[node]
-            if node in waiting:
-                stack += [caller for other, caller in waiting[node] if other in found]
-    return found
