@@ -228,7 +228,7 @@ def test_generated_schemas(schema: Any, values: list[Any]) -> None:
         ({"type": "string", "pattern": "(^|,)a"}, "not taken: it looks for ends inside"),
         ({"type": "string", "format": "email"}, "several patterns hold at its root"),
         ({"type": "string", "maxLength": 10_000}, "maxLength counts to more than 2000 at its root"),
-        ({"type": "string", "pattern": "^[ab]*a[ab]{12}$"}, "it needs more than .* states"),
+        ({"type": "string", "pattern": "^[ab]*a[ab]{12}$"}, "its states take too long to make"),
         ({"type": "string", "pattern": "^[^\\w]\x01?$"}, "it writes control characters"),
         ({"enum": ["\x7f"]}, "a constant at its root holds the character U\\+007F"),
     ],

@@ -19,9 +19,9 @@ from radixlang.grammar.limits import GrammarLimits
 from radixlang.grammar.native.dfa import Dfa, build, choice_dfa
 from radixlang.grammar.native.machines import Choices, Expression, Machine
 from radixlang.grammar.native.plain import PlainTokens
-from radixlang.grammar.native.regex import Unsuitable, regex_automaton
 from radixlang.grammar.native.pushdown import Pushdown
-from radixlang.grammar.native.schema import MAX_PATTERN_STATES, Builder
+from radixlang.grammar.native.regex import Unsuitable, regex_automaton
+from radixlang.grammar.native.schema import MAX_PATTERN_WORK, Builder
 from radixlang.grammar.native.subsets import Subsets
 from radixlang.grammar.native.tag import TagBuilder
 from radixlang.grammar.native.trie import TokenTries, walker
@@ -89,7 +89,11 @@ class NativeEngine:
         else:
             machine, checks, checked = self._json(spec.kind, spec.text, spec.any_whitespace)
         grammar = NativeGrammar(machine, self.vocabulary)
-        if not grammar.mask(machine.start).any():
+        try:
+            first = grammar.mask(machine.start)
+        except GrammarFailure as error:
+            raise GrammarError(f"{spec.kind} cannot be used: {error}", param=spec.kind) from None
+        if not first.any():
             raise GrammarError(
                 f"{spec.kind} begins with characters that the model's tokens cannot write", param=spec.kind
             )
@@ -116,9 +120,7 @@ class NativeEngine:
     def _make_dfa(self, pattern: str) -> Dfa:
         return build(regex_automaton(pattern), self.limits.max_states, self.tries.writable())
 
-    def _make_json(
-        self, kind: str, text: str, any_whitespace: bool
-    ) -> tuple[Pushdown, Obligations | None, bool]:
+    def _make_json(self, kind: str, text: str, any_whitespace: bool) -> tuple[Pushdown, Obligations | None, bool]:
         """The automaton of a schema or tag; what else has to be checked, and whether anything has."""
         from radixlang.grammar.llg import ESCAPES, json_options
 
@@ -141,7 +143,7 @@ class NativeEngine:
         subsets = Subsets(builder.automaton, self.tries.writable())
         machine = Pushdown(subsets, self.tries, self.vocabulary.words, self.plain)
         for node in builder.patterns:
-            subsets.explore(node, MAX_PATTERN_STATES)
+            subsets.explore(node, MAX_PATTERN_WORK)
         return machine, checks, kind == "json_schema" and (builder.unbounded or checks is not None)
 
     def _choices(self, text: str) -> list[bytes]:

@@ -1,7 +1,8 @@
-"""What nests, as a `Machine`: a place is a state of `Subsets` and the stack of what is open around it.
+"""What nests, as a `Machine`: a place is a state of `Subsets` and the stack of what is open there.
 
-Few tokens reach beyond what is open where they begin, so a mask depends on the state and on as many frames from the
-top of the stack as some token returns through: mostly none, seldom more than one. Places with equal ones share it.
+Few tokens reach beyond what is open where they begin, so a mask depends on the state and on as many frames from
+the top of the stack as some token returns through: mostly none, seldom more than one. Places where these are equal
+share it.
 """
 
 from __future__ import annotations
@@ -18,9 +19,8 @@ from radixlang.grammar.grammar import Mask
 from radixlang.grammar.native.dfa import DEAD, Dfa
 from radixlang.grammar.native.machines import Expression
 from radixlang.grammar.native.plain import PlainTokens
-from radixlang.grammar.native.regex import Unsuitable
 from radixlang.grammar.native.subsets import ACTION, UNKNOWN, Subsets
-from radixlang.grammar.native.trie import TokenTries, stack_walker
+from radixlang.grammar.native.trie import TokenTrie, TokenTries, stack_walker
 
 MAX_FORCED = 4_096
 """bytes that are looked ahead"""
@@ -136,6 +136,7 @@ class Pushdown:
 
     def tokens(self, place: Place) -> Mask:
         with self._lock:
+            tries: tuple[TokenTrie, ...]
             run = self._plain_run(place.state)
             if run:
                 mask, tries = self._plain.masks[run].copy(), (self._plain.others,)
@@ -154,8 +155,8 @@ class Pushdown:
             return mask
 
     def _plain_run(self, state: int) -> int:
-        """How many plain characters may follow, whichever they are, as far as tokens reach; 0 where that depends on
-        the characters."""
+        """How many plain characters may follow, whichever they are, as far as tokens reach; 0 where that depends
+        on the characters."""
         way: list[int] = []
         subsets, most = self._subsets, len(self._plain.masks) - 1
         at = state

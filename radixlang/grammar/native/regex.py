@@ -48,14 +48,14 @@ class Automaton:
     most: int = MAX_NODES
     """nodes that it may have"""
     calls: dict[int, tuple[Edges, int]] = field(default_factory=dict)
-    """(ways, behind): a way (low, high, node) reads a byte and goes to the node; to the one behind when `returns` is
-    reached there"""
+    """(ways, behind): a way (low, high, node) reads a byte and goes to the node; to the one behind when `returns`
+    is reached there"""
     returns: int = -1
     """where what was called ends"""
     kills: dict[int, int] = field(default_factory=dict)
     """nodes that are no places: what reaches one does not stand at the other one, which it names"""
     plain: set[int] = field(default_factory=set)
-    """nodes that read any character which JSON strings hold as it is, all of which lead where their first edge does"""
+    """nodes that read any character which JSON strings hold as it is; all of these lead where the first does"""
 
     pending: dict[int, Callable[[], int]] = field(default_factory=dict)
     """nodes that are yet to lead anywhere, and what writes down where, which is a node"""
@@ -151,9 +151,8 @@ def read_one(automaton: Automaton, ranges: Ranges, follow: int) -> int:
     """A node that reads one of some characters, at least one and no surrogates, then goes on."""
     nodes: list[int] = []
     for edges in _byte_tree(ranges):
-        nodes.append(
-            automaton.node(tuple([(low, high, follow if target < 0 else nodes[target]) for low, high, target in edges]))
-        )
+        ways = [(low, high, follow if target < 0 else nodes[target]) for low, high, target in edges]
+        nodes.append(automaton.node(tuple(ways)))
     return nodes[-1]
 
 

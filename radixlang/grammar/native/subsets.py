@@ -1,10 +1,10 @@
 """A deterministic automaton over bytes with a stack, made from a nondeterministic one while texts go along it.
 
-States are sets of nodes, as in `dfa.py`; a state's row of the table is made when a text first comes to it, so that
-a large constraint costs what its texts use of it. A call reads a byte, puts a frame on the stack (where the text
-goes on behind what is called) and goes to what is called; a return takes the frame from the stack. Where several
-things may be called at once and go on in different places, a state has a *slot* for each of these places: the set
-of nodes of those that go on there. All states of one height of the stack have the same number of slots.
+States are sets of nodes, as in `dfa.py`; a state's row of the table is made when a text first comes to it, so
+that a large constraint costs what its texts use of it. A call reads a byte, puts a frame on the stack (where the
+text goes on behind what is called) and goes to what is called; a return takes the frame from the stack. Where
+several things may be called at once and go on in different places, a state has a *slot* for each of these places,
+with the nodes of those that go on there.
 Nodes from which the text cannot be finished are left out, so every state can go on or may end. Must not know tokens.
 """
 
@@ -27,6 +27,8 @@ MAX_STATES = 32_768
 """states of one automaton, a kilobyte each"""
 MAX_SLOTS = 256
 MAX_EXPLORED_SLOTS = 4
+WORK_OF_STATE = 8
+"""looks at nodes that a state costs however few it has"""
 ACTION = UNKNOWN - 1
 """of action 0"""
 
@@ -49,8 +51,8 @@ class Subsets:
     actions: npt.NDArray[np.int32]
     """[a, 2] (frame, state): put the frame on the stack; (DEAD, slots): go back to where the frame on top says"""
     returns: npt.NDArray[np.int32]
-    """[r, 3] (frame, slots, state): where to go on when what stands in these slots has returned; a hash table with
-    r a power of two, at least half empty: found at `hashed(frame, slots)` or behind; frame UNKNOWN where it is empty"""
+    """[r, 3] (frame, slots, state): where to go on when what stands in these slots has returned. A hash table, r a
+    power of two and half of it empty: found at `hashed(frame, slots)` or behind it; UNKNOWN where it is empty"""
 
     def __init__(self, automaton: Automaton, writable: npt.NDArray[np.bool_] | None = None) -> None:
         """`writable` [256]: the bytes that there are; texts with others are left out.
@@ -74,6 +76,8 @@ class Subsets:
         self.accepts: list[bool] = []
         """the text may end in a state"""
         self._only: list[int] = []
+        self._ways: list[tuple[int, ...]] = []
+        """what stands in their rows, but DEAD"""
         self._sets: list[Slots] = []
         self._numbers: dict[Slots, int] = {}
         self._acted: dict[tuple[int, int], int] = {}
@@ -106,10 +110,20 @@ class Subsets:
             if self.table[state, 0] != UNKNOWN:
                 return
             try:
-                row = self._row(self._sets[state])
+                ways = self._find_ways(self._sets[state])
             except Unsuitable:  # beyond what has been looked at beforehand
                 raise GrammarFailure(_TOO_COMPLEX) from None
-            self._only[state] = _only(row)
+            row = np.full(256, DEAD, np.int32)
+            for low, high, value in ways:
+                row[low:high] = value
+            if self._unwritable is not None:
+                row[self._unwritable] = DEAD
+                ways = [way for way in ways if self._written[way[0]] < self._written[way[1]]]
+            self._ways[state] = tuple({value for *_, value in ways})
+            self._only[state] = DEAD
+            if len(ways) < 2:
+                bytes_ = np.flatnonzero(row != DEAD)
+                self._only[state] = int(bytes_[0]) if len(bytes_) == 1 else DEAD if len(bytes_) else UNKNOWN
             self.table[state] = row
 
     def only(self, state: int) -> int:
@@ -118,7 +132,7 @@ class Subsets:
         return self._only[state]
 
     def back(self, frame: int, slots: int) -> int:
-        """The state behind a frame when what stands in some slots has returned (`slots`: the number of their set)."""
+        """The state behind a frame when what stands in some slots (the number of their set) has returned."""
         state = self._returned.get((frame, slots))
         if state is None:
             with self._lock:
@@ -164,18 +178,19 @@ class Subsets:
         """Make the states of what is called at a node, up to its return.
 
         Raises:
-            Unsuitable: there are more than `most`.
+            Unsuitable: that takes more than `most` looks at nodes.
         """
-        todo, seen = [self._state([self._closure(node)])], set[int]()
+        todo, seen, work = [self._state([self._closure(node)])], set[int](), 0
         while todo:
             state = todo.pop()
             if state in seen:
                 continue
             seen.add(state)
-            if len(seen) > most:
-                raise Unsuitable(f"it needs more than {most} states")
+            work += WORK_OF_STATE + sum(map(len, self._sets[state]))
+            if work > most:
+                raise Unsuitable("its states take too long to make")
             self.expand(state)
-            for value in set(self.table[state].tolist()) - {DEAD}:
+            for value in self._ways[state]:
                 if value >= 0:
                     todo.append(value)
                     continue
@@ -192,7 +207,8 @@ class Subsets:
 
     # ---- construction
 
-    def _row(self, slots: Slots) -> npt.NDArray[np.int32]:
+    def _find_ways(self, slots: Slots) -> list[tuple[int, int, int]]:
+        """What the bytes of each span [low, high) lead to."""
         spans: dict[tuple[int, int], list[_Move]] = {}
         automaton = self._automaton
         for slot, nodes in enumerate(slots):
@@ -205,26 +221,23 @@ class Subsets:
                         for low, high, rule in ways:
                             if rule in self._alive:
                                 spans.setdefault((low, high + 1), []).append((slot, rule, behind))
-        row = np.full(256, DEAD, np.int32)
         if len(spans) == 1:
             [((low, high), moves)] = spans.items()
-            row[low:high] = self._target(moves, len(slots))
-        else:
-            cuts = sorted({cut for span in spans for cut in span})
-            place = {cut: i for i, cut in enumerate(cuts)}
-            over: list[list[tuple[int, int]]] = [[] for _ in cuts]
-            for span in spans:
-                for i in range(place[span[0]], place[span[1]]):
-                    over[i].append(span)
-            known: dict[tuple[tuple[int, int], ...], int] = {(): DEAD}
-            for i, some in enumerate(map(tuple, over)):
-                if some not in known:
-                    known[some] = self._target([move for span in some for move in spans[span]], len(slots))
-                if some:
-                    row[cuts[i] : cuts[i + 1]] = known[some]
-        if self._unwritable is not None:
-            row[self._unwritable] = DEAD
-        return row
+            return [(low, high, value)] if (value := self._target(moves, len(slots))) != DEAD else []
+        cuts = sorted({cut for span in spans for cut in span})
+        place = {cut: i for i, cut in enumerate(cuts)}
+        over: list[list[tuple[int, int]]] = [[] for _ in cuts]
+        for span in spans:
+            for i in range(place[span[0]], place[span[1]]):
+                over[i].append(span)
+        known: dict[tuple[tuple[int, int], ...], int] = {(): DEAD}
+        found = []
+        for i, some in enumerate(map(tuple, over)):
+            if some not in known:
+                known[some] = self._target([move for span in some for move in spans[span]], len(slots))
+            if known[some] != DEAD:
+                found.append((cuts[i], cuts[i + 1], known[some]))
+        return found
 
     def _target(self, moves: list[_Move], width: int) -> int:
         """What one byte leads to."""
@@ -269,6 +282,7 @@ class Subsets:
             self._sets.append(key)
             self.accepts.append(self._automaton.accept in key[0])
             self._only.append(DEAD)
+            self._ways.append(())
             self._numbers[key] = number
         return number
 
@@ -293,7 +307,7 @@ class Subsets:
             if node in self._automaton.pending:
                 self._automaton.free[node] = (self._automaton.pending.pop(node)(),)
                 self._look()
-            seen, stack, more = {node}, [node], set()
+            seen, stack, more = {node}, [node], set[int]()
             while stack:
                 one = stack.pop()
                 if one != node and (known := self._closures.get(one)) is not None:
@@ -307,9 +321,9 @@ class Subsets:
         return found
 
     def _look(self) -> None:
-        """Find out which of the new nodes are alive: the text, or what was called, can be finished from them. New ones
-        lead to new ones, and to old ones that are known; what is not written down yet can be finished, or it would
-        not have been called. What kills counts as such."""
+        """Find out which of the new nodes are alive: the text, or what was called, can be finished from them. New
+        ones lead to new ones, and to old ones that are known; what is not written down yet can be finished, or it
+        would not have been called. What kills counts as alive."""
         automaton, count, first = self._automaton, self._written, self._looked
         self._looked = len(automaton.edges)
         alive, stack = self._alive, [automaton.accept, automaton.returns] if not first else []
@@ -354,11 +368,6 @@ def hashed(frame: int, slots: int) -> int:
 
 def _sorted(slots: Iterable[Iterable[int]]) -> Slots:
     return tuple(tuple(sorted(nodes)) for nodes in slots)
-
-
-def _only(row: npt.NDArray[np.int32]) -> int:
-    ways = np.flatnonzero(row != DEAD)
-    return int(ways[0]) if len(ways) == 1 else UNKNOWN if not len(ways) else DEAD
 
 
 def _larger(array: npt.NDArray[np.int32], fill: int) -> npt.NDArray[np.int32]:

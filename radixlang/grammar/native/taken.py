@@ -19,6 +19,9 @@ from radixlang.grammar.schema.document import escape
 
 MAX_COUNT = 2_000
 """characters of a string, or items of an array, that are counted"""
+MAX_WEIGHT = 100_000
+"""nodes that all of a schema would need, about"""
+_NUMBER_WEIGHT = 100
 MAX_TURNS = 50
 """references in a row that are followed to tell whether a text can end"""
 
@@ -62,6 +65,7 @@ class Taken:
         self._writable = writable
         self._impossible: set[str] = set()
         self._known: dict[int, bool] = {}
+        self._weight = 0
         self._look()
 
     def named(self, reference: str) -> Any:
@@ -113,6 +117,8 @@ class Taken:
                     self._check_constant(value, at)
             else:
                 todo += self._parts(one, at)
+            if self._weight > MAX_WEIGHT:
+                raise Unsuitable(f"it needs more than {MAX_WEIGHT:,} nodes")
         self._impossible = seen
         for _ in range(MAX_TURNS):
             possible = {name for name in self._impossible if self.may_be(self.named(name))}
@@ -138,15 +144,21 @@ class Taken:
         if "integer" in kinds or "number" in kinds:
             self.unbounded |= None in bounds_of(schema, at)
         parts: list[tuple[Any, str]] = []
+        self._weight += schema.get("maxLength", schema.get("minLength", 0))
         if "object" in kinds:
+            self._weight += _NUMBER_WEIGHT
             parts.append((schema.get("additionalProperties", True), f"{at}/additionalProperties"))
             for name, one in schema.get("properties", {}).items():
                 here = f"{at}/properties/{escape(name)}"
                 self._check_characters(name, here)
+                self._weight += 2 * len(name) + _weight(one)
                 parts.append((one, here))
         if "array" in kinds:
             parts += [(one, f"{at}/prefixItems/{i}") for i, one in enumerate(schema.get("prefixItems", ()))]
-            parts.append((schema.get("items", True), f"{at}/items"))
+            items = schema.get("items", True)
+            counted = 1 + max(schema.get("maxItems", 0), schema.get("minItems", 0))
+            self._weight += counted * _weight(items) + sum(map(_weight, schema.get("prefixItems", ())))
+            parts.append((items, f"{at}/items"))
         return parts
 
     def _check_constant(self, value: Any, at: str) -> None:
@@ -163,12 +175,25 @@ class Taken:
             scalar(value, at)
 
     def _check_characters(self, text: str, at: str) -> None:
+        self._weight += len(text)
         if _USUAL.fullmatch(text) is None:
             for code in map(ord, text):
                 if code not in ESCAPED and any(low <= code <= high for low, high in NOT_PLAIN):
                     raise Unsuitable(f"a constant at {at or 'its root'} holds the character U+{code:04X}")
         if not text.isascii() and not self._writable[list(set(text.encode()))].all():
             raise Unsuitable(f"a constant at {at or 'its root'} holds characters that no token writes")
+
+
+def _weight(schema: Any) -> int:
+    """About how many nodes a value needs where it stands; strings, arrays and objects are called."""
+    if isinstance(schema, dict):
+        if "anyOf" in schema:
+            return sum(map(_weight, schema["anyOf"]))
+        if "type" in schema and not {"number", "integer"} & set(kinds_of(schema)):
+            return 20
+        if "enum" in schema or "const" in schema:
+            return 10 * len(schema.get("enum", "1"))
+    return _NUMBER_WEIGHT
 
 
 def is_any(schema: Any) -> bool:

@@ -49,10 +49,11 @@ def _stack_walk(
     byte: Any, children: Any, first: Any, order: Any, table: Any, actions: Any, returns: Any,
     state: Any, stack: Any, height: Any, levels: Any, lacks: Any, out: Any,
 ) -> Any:  # fmt: skip
-    """As `_walk`. `stack` int32 [height + longest token + 1, 2]: frames and the places below them, the first `height`
-    given; what the token at depth d puts on it stands at height + d. `levels` int32 [longest + 1, 4]: as `stack` of
-    `_walk`, and the top of the stack. `lacks` int32 [n, 2]: gets (state, DEAD) of rows that are UNKNOWN and (frame,
-    slots) of such returns; what begins like this is left out. → (lacking << 32) + frames returned through."""
+    """As `_walk`. `stack` int32 [height + longest token + 1, 2]: frames and the places below them, the first
+    `height` given; what the token at depth d puts on it stands at height + d. `levels` int32 [longest + 1, 4]: as
+    `stack` of `_walk`, and the top of the stack. `lacks` int32 [n, 2]: gets (state, DEAD) of rows that are UNKNOWN
+    and (frame, slots) of such returns; what begins like this is left out. → (lacking << 32) + frames returned
+    through."""
     depth = lacking = used = 0
     levels[0, 0], levels[0, 1], levels[0, 2], levels[0, 3] = children[0], children[1], state, height - 1
     while depth >= 0:
