@@ -3,7 +3,7 @@
 States are sets of nodes, as in `dfa.py`; a state's row of the table is made when a text first comes to it, so
 that a large constraint costs what its texts use of it. A call reads a byte, puts a frame on the stack (where the
 text goes on behind what is called) and goes to what is called; a return takes the frame from the stack. Where
-several things may be called at once and go on in different places, a state has a *slot* for each of these places,
+several things may be called at once and go on in different places, a state has a *slot* for each such place,
 with the nodes of those that go on there.
 Nodes from which the text cannot be finished are left out, so every state can go on or may end. Must not know tokens.
 """
