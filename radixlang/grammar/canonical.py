@@ -9,7 +9,7 @@ cuts it alone. What all these cuts begin with is certain.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -85,16 +85,20 @@ class CanonicalState:
             if not filled:
                 yield from self._inner.filling(row)
             return
-        row[:] = 0
-        row.view(np.uint32)[forced[0] >> 5] = 1 << (forced[0] & 31)
+        row[:] = self._vocabulary.only(forced[0])
 
     def ready(self) -> Mask | None:
-        mask = None if self._forced or self.revises else self._inner.ready()
-        if mask is not None and self._forced is None:
-            if id(mask) not in self._shared.free:
-                return None
-            self._forced = []
-        return mask
+        mask = None if self.revises else self._inner.ready()
+        if mask is None:
+            return None
+        if self._forced is None:
+            if id(mask) in self._shared.free:
+                self._forced = []
+            else:
+                self._forced = self._shared.forced.get(self._key(self._inner.forced()))
+        if self._forced is None:
+            return None
+        return self._vocabulary.only(self._forced[0]) if self._forced else mask
 
     def accept(self, token: int) -> bool:
         if not self._inner.accept(token):
@@ -140,16 +144,20 @@ class CanonicalState:
         return tokens[:1] if tokens and _likely(tokens[0], self._inner, self._vocabulary) else []
 
     def _find(self, tokens: list[int]) -> Filling[list[int]]:
-        head = head_of(self._history[-CONTEXT:], self._vocabulary.tokens[tokens[0]], self._vocabulary)
-        place = getattr(self._inner, "place", None)
-        if place is None:
-            return (yield from certain(tokens, head, self._inner, self._vocabulary))
-        found = self._shared.forced.get((place, head))
+        place, head = key = self._key(tokens)
+        found = None if place is None else self._shared.forced.get(key)
         if found is None:
-            self._shared.trim()
             found = yield from certain(tokens, head, self._inner, self._vocabulary)
-            self._shared.forced[place, head] = found
+            if place is not None:
+                self._shared.trim()
+                self._shared.forced[key] = found
         return found
+
+    def _key(self, tokens: list[int]) -> tuple[Hashable, bytes]:
+        """What decides which of `tokens`, which must follow, are certain: the place, if that is known, and what of
+        the text before them matters."""
+        data = self._vocabulary.tokens[tokens[0]] if tokens else b""
+        return getattr(self._inner, "place", None), head_of(self._history[-CONTEXT:], data, self._vocabulary)
 
     @property
     def can_end(self) -> bool:
@@ -258,18 +266,21 @@ def head_of(before: list[int], data: bytes, vocabulary: Vocabulary) -> bytes:
     """What stands in front of `data`, behind some tokens, that may change how the tokenizer cuts it."""
     if data[:1] == b" " and not data[1:2].isspace():
         return b""  # tokenizers begin anew in front of the space before a word
-    context: list[bytes] = []
+    joined, text, first = vocabulary.joined, b"", data[0] if data else None
     for token in reversed(before):
         piece = vocabulary.tokens[token]
         if not piece:  # nothing reaches across a special token
             break
-        context.append(piece)
+        for at in range(len(piece), 0, -1):
+            if first is not None and not joined[piece[at - 1]][first] and not 0x80 <= first < 0xC0:
+                return piece[at:] + text  # no token reaches across here, and a character begins
+            first = piece[at - 1]
+        text = piece + text
         if piece[:1] == b" " and not piece[1:2].isspace():
             break
-    context.reverse()
-    while context and 0x80 <= context[0][0] < 0xC0:  # no character begins here
-        del context[0]
-    return b"".join(context)
+    while text and 0x80 <= text[0] < 0xC0:  # no character begins here
+        text = text[1:]
+    return text
 
 
 def _as_encoded(data: bytes, head: bytes, vocabulary: Vocabulary) -> Filling[list[int]]:

@@ -158,6 +158,23 @@ class Vocabulary:
         """[words] the bits of all tokens that do not end a text."""
         return self.mask_of(np.setdiff1d(np.arange(self.size), self.eos_ids))
 
+    @cached_property
+    def only(self) -> Callable[[int], npt.NDArray[np.int32]]:
+        """[words] the bit of one token; not to be written to."""
+        return lru_cache(256)(lambda token: self.mask_of([token]))
+
+    @cached_property
+    def joined(self) -> list[list[bool]]:
+        """[256, 256] whether a byte stands behind another one in any token."""
+        letters = np.frombuffer(b"".join(self.tokens), np.uint8)
+        ends = np.cumsum(self.lengths) - 1
+        inside = np.ones(len(letters), np.bool_)
+        inside[ends[self.lengths > 0]] = False
+        found = np.zeros((256, 256), np.bool_)
+        first = np.flatnonzero(inside)
+        found[letters[first], letters[first + 1]] = True
+        return found.tolist()
+
     def mask_of(self, ids: Sequence[int] | npt.NDArray[np.integer]) -> npt.NDArray[np.int32]:
         """[words] with the bits of `ids` set."""
         bits = np.zeros(self.words * 32, np.uint8)
