@@ -31,6 +31,8 @@ from radixlang.grammar.structural_tag import format_of, to_lark
 from radixlang.grammar.vocabulary import Vocabulary
 from radixlang.messages import GrammarSpec
 
+MAX_FORCED = 16_384
+"""places whose forced tokens one grammar keeps"""
 MAX_MASK_BYTES = 32 << 20
 """masks that one grammar keeps; beyond, all are forgotten and made anew"""
 
@@ -202,7 +204,11 @@ class NativeGrammar:
         """Tokens of the bytes that must follow."""
         tokens = self._forced.get(place)
         if tokens is None:
-            text = self.machine.forced(place).decode(errors="ignore")
+            data = self.machine.forced(place)
+            # Inside of a character nobody can say, and its end may be left out.
+            text = "" if data and 0x80 <= data[0] < 0xC0 else data.decode(errors="ignore")
+            if len(self._forced) >= MAX_FORCED:
+                self._forced = {}
             tokens = self._forced[place] = self.vocabulary.encode(text) if text else []
         return tokens
 
