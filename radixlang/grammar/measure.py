@@ -20,6 +20,8 @@ from re import _constants as op  # type: ignore[attr-defined]
 from re import _parser as sre  # type: ignore[attr-defined]
 from typing import Any, NamedTuple
 
+from radixlang.grammar.kept import kept
+
 NEVER = 1 << 62
 PASSES = 4
 """over a recursive grammar: each takes what refers to itself to be as long as the pass before found it"""
@@ -74,6 +76,7 @@ class _Measure:
         self._parts = parts
         self._known: dict[str, _Part] = {}
         self._asked: list[str] = []
+        self._users: dict[str, set[str]] = {}
         self.stretch = 0
         self.repeat = 0
         self.recursive = False
@@ -82,11 +85,16 @@ class _Measure:
     def run(self, root: Callable[[], _Part]) -> Sizes:
         self._parts[""] = root
         order = self._ordered()
+        stale = set(order)  # what they refer to has changed since they were looked at
         for _ in range(PASSES):
-            before = dict(self._known)
             for name in order:
-                self._known[name] = self._parts[name]()
-            if self._known == before:
+                if name in stale:
+                    stale.discard(name)
+                    part = self._parts[name]()
+                    if part != self._known.get(name):
+                        self._known[name] = part
+                        stale |= self._users.get(name, set())
+            if not stale:
                 break
         return Sizes(self._known[""].least, self.stretch, self.repeat, self.recursive, self.optional)
 
@@ -114,6 +122,13 @@ class _Measure:
         if part.least < NEVER:
             self.stretch = max(self.stretch, part.head, part.tail)
         return part
+
+    def include(self, expression: Sizes) -> int:
+        """Texts may hold a match of the expression; bytes of its shortest one."""
+        self.stretch = max(self.stretch, expression.stretch)
+        self.repeat = max(self.repeat, expression.repeat)
+        self.optional = max(self.optional, expression.optional)
+        return expression.least
 
     def join(self, *parts: _Part) -> _Part:
         """One after the other."""
@@ -177,33 +192,32 @@ class _Measure:
     def _needs(self, name: str) -> Iterator[str]:
         self._asked = []
         self._parts[name]()
-        return iter([each for each in dict.fromkeys(self._asked) if each in self._parts])
+        needs = [each for each in dict.fromkeys(self._asked) if each in self._parts]
+        for each in needs:
+            self._users.setdefault(each, set()).add(name)
+        return iter(needs)
 
 
 # ---- regular expressions
 
 
+@kept(many=1024, short=1 << 12, few=8)
 def measure_regex(pattern: str) -> Sizes:
-    """Of one expression."""
+    """Of one expression: where it leaves a choice is not looked at."""
     measure = _Measure({})
-    whole = _solid(_regex(pattern, measure))  # once: nothing in it refers to other parts
-    return measure.run(lambda: whole)
-
-
-def _regex(pattern: str, measure: _Measure) -> int:
-    """Bytes of the shortest match: where an expression leaves a choice is not looked at."""
     pattern = _PROPERTY.sub(r"\\w", pattern)
     counts = [int(count[:18]) for count in re.findall(r"\{(\d+)", pattern) + re.findall(r",(\d+)\}", pattern)]
-    measure.repeat = max([measure.repeat, *counts])
+    measure.repeat = max([0, *counts])
+    least = 0
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = sre.parse(pattern)
         _optional(tree, measure)
-        return _tree(tree, measure)
+        least = _tree(tree, measure)
     except (re.error, OverflowError):  # the library may read it, so that all it may hold counts
         measure.optional = max(measure.optional, len(re.findall(r"[?*|{]", pattern)))
-        return 0
+    return Sizes(least, measure.stretch, measure.repeat, optional=measure.optional)
 
 
 def _optional(tree: Any, measure: _Measure) -> tuple[bool, int]:
@@ -307,7 +321,7 @@ def _number(schema: dict[str, Any], measure: _Measure) -> _Part:
 def _string(schema: dict[str, Any], measure: _Measure) -> _Part:
     size = schema.get("minLength", 0)
     if "pattern" in schema:
-        size = max(size, _regex(schema["pattern"], measure))
+        size = max(size, measure.include(measure_regex(schema["pattern"])))
     if schema.keys() & {"pattern", "allOf"} or schema.get("maxLength") == 0:
         return measure.note(_solid(min(size + 2, NEVER)))
     return _Part(size + 2, 1, 1, True)
@@ -405,7 +419,8 @@ class _Body:
         if token[0] == '"':
             return _solid(max(len(token.encode()) - 2, 0))
         if token[0] == "/" and len(token) > 1:
-            return _solid(_regex(token[1 : token.rindex("/")].replace("\\/", "/"), self._measure))
+            pattern = token[1 : token.rindex("/")].replace("\\/", "/")
+            return _solid(self._measure.include(measure_regex(pattern)))
         if token == "%json":
             return self._json()
         return self._measure.refer(token) if token[0].isalpha() or token[0] == "_" else _Part()

@@ -6,10 +6,10 @@ nor a complement operator. Patterns are *searched*: `b` matches "abc". Knows not
 
 from __future__ import annotations
 
-import functools
-import itertools
+from collections.abc import Iterator
 from typing import NamedTuple
 
+from radixlang.grammar.kept import kept
 from radixlang.grammar.ranges import union
 from radixlang.grammar.schema.regex import (
     ANY,
@@ -41,8 +41,16 @@ __all__ = [
 
 _MAX_NFA = 3_000
 _MAX_DFA = 64
+_MAX_RANGES = 400  # of characters that the moves tell apart
 _MAX_TEXT = 1_000
 _MAX_LENGTH = 1_000  # of strings that are looked for
+_SHORT = 1 << 12  # characters of patterns of which many results are kept; those of formats have up to 4,000
+
+Terms = tuple[tuple[str, bool], ...]
+
+
+def _size(terms: Terms) -> int:
+    return sum(len(source) for source, _ in terms)
 
 
 class _Nfa:
@@ -120,6 +128,30 @@ class _Search:
             frozenset(t for s in states for ranges, t in moves[s] if any(a <= code <= b for a, b in ranges))
         )
 
+    def row(self, states: frozenset[int]) -> list[tuple[int, frozenset[int]]]:
+        """All steps at once: the codes from which on one leads to other states than before, and to which."""
+        changes: dict[int, list[tuple[int, int]]] = {0: []}
+        for state in states:
+            for ranges, target in self.nfa.moves[state]:
+                for low, high in ranges:
+                    changes.setdefault(low, []).append((target, 1))
+                    changes.setdefault(high + 1, []).append((target, -1))
+        changes.pop(LAST + 1, None)
+        active: dict[int, int] = {}
+        closed: dict[frozenset[int], frozenset[int]] = {}
+        out: list[tuple[int, frozenset[int]]] = []
+        for code in sorted(changes):
+            for target, count in changes[code]:
+                active[target] = active.get(target, 0) + count
+                if not active[target]:
+                    del active[target]
+            first = frozenset(active)
+            if first not in closed:
+                closed[first] = self.nfa.closure(first)
+            if not out or closed[first] != out[-1][1]:
+                out.append((code, closed[first]))
+        return out
+
     def accepts(self, states: frozenset[int]) -> bool:
         if states not in self._accepting:
             guards = ("start", "end") if states == self.initial else ("end",)
@@ -154,16 +186,7 @@ class Language(NamedTuple):
                 least, most = lengths(searched(tree))
                 if (high is not None and least > high) or (most is not None and most < low):
                     return True
-        automaton = _product(self.terms)
-        live = _live(automaton)
-        states = {0} & live
-        for length in range(_MAX_LENGTH):  # those that strings of this length lead to
-            if not states or (high is not None and length > high):
-                return True
-            if length >= low and any(automaton[state][0] for state in states):
-                return False
-            states = {target for state in states for target in automaton[state][1] if target in live}
-        return False
+        return _has_none(self.terms, low, high)
 
     def source(self) -> str:
         """One pattern for the language.
@@ -171,17 +194,45 @@ class Language(NamedTuple):
         Raises:
             UnsupportedPatternError: it would be too large, or a pattern cannot be read.
         """
-        if len(self.terms) == 1 and self.terms[0][1]:
-            tree, plain = parse(self.terms[0][0])
-            if plain and not looks(tree) and written_as_it_is(tree):
-                return self.terms[0][0]
+        written = _source(self.terms)
+        if isinstance(written, UnsupportedPatternError):
+            raise UnsupportedPatternError(*written.args)
+        return written
+
+
+@kept(many=512, short=_SHORT, few=8, size=_size)
+def _has_none(terms: Terms, low: int, high: int | None) -> bool:
+    """`Language.empty` by looking for one: no more of the automaton is unfolded than that takes."""
+    automaton = _Product(terms)
+    states, live = {0}, None
+    for length in range(_MAX_LENGTH):  # those that strings of this length lead to
+        if length >= low and any(automaton.accepting(state) for state in states):
+            return False
+        if length == high:
+            return True
+        states = {target for state in states for target in automaton.edges(state)}
+        if live is None and automaton.complete():
+            live = automaton.live()
+        if live is not None and not (states := states & live):
+            return True
+    return False
+
+
+@kept(many=512, short=_SHORT, few=8, size=_size)
+def _source(terms: Terms) -> str | UnsupportedPatternError:
+    """`Language.source`, or why there is none: that may have taken long to see, and is kept too."""
+    try:
+        if len(terms) == 1 and terms[0][1]:
+            tree, plain = parse(terms[0][0])
             if not looks(tree):
-                return write(tree)
-        return _eliminate(_product(self.terms))
+                return terms[0][0] if plain and written_as_it_is(tree) else write(tree)
+        return _eliminate(_Product(terms))
+    except UnsupportedPatternError as error:
+        return UnsupportedPatternError(*error.args)  # without the frames that it came through
 
 
-@functools.lru_cache(maxsize=512)
-def _searches(terms: tuple[tuple[str, bool], ...]) -> list[tuple[_Search, bool]]:
+@kept(many=512, short=_SHORT, few=8, size=_size)
+def _searches(terms: Terms) -> list[tuple[_Search, bool]]:
     return [
         (_Search(tree), sign) for pattern, wanted in terms for tree, sign in _split(parse(pattern).tree, wanted)
     ]
@@ -206,51 +257,103 @@ def _split(tree: Tree, wanted: bool) -> list[tuple[Tree, bool]]:
     return [*out, (("cat", (("start",), *rest)), True)]
 
 
-@functools.lru_cache(maxsize=256)
-def _product(terms: tuple[tuple[str, bool], ...]) -> list[tuple[bool, dict[int, Ranges]]]:
-    """The deterministic automaton of all terms: (accepting, target -> characters) a state; state 0 begins."""
-    parts = _searches(terms)
-    cuts = {0, LAST + 1}
-    for part, _ in parts:
-        for moves in part.nfa.moves:
-            for ranges, _target in moves:
-                for low, high in ranges:
-                    cuts.update((low, high + 1))
-    ordered = sorted(cuts)
-    intervals = [(a, b - 1) for a, b in itertools.pairwise(ordered)]
-    if len(intervals) > 400:
-        raise UnsupportedPatternError("it has too many character ranges to compare")
-    first = tuple(part.initial for part, _ in parts)
-    index = {first: 0}
-    queue = [first]
-    out: list[tuple[bool, dict[int, Ranges]]] = []
-    for states in queue:
+class _Product:
+    """The deterministic automaton of all terms, unfolded as it is asked for. State 0 begins.
+
+    Raises:
+        UnsupportedPatternError: at any time, where it becomes too large.
+    """
+
+    def __init__(self, terms: Terms) -> None:
+        self._parts = _searches(terms)
+        cuts = {0, LAST + 1}
+        for part, _ in self._parts:
+            for moves in part.nfa.moves:
+                for ranges, _target in moves:
+                    for low, high in ranges:
+                        cuts.update((low, high + 1))
+        if len(cuts) > _MAX_RANGES + 1:
+            raise UnsupportedPatternError("it has too many character ranges to compare")
+        self._states = [tuple(part.initial for part, _ in self._parts)]
+        self._index = {self._states[0]: 0}
+        self._edges: dict[int, dict[int, Ranges]] = {}
+        self._rows: list[dict[frozenset[int], list[tuple[int, frozenset[int]]]]] = [{} for _ in self._parts]
+
+    def accepting(self, state: int) -> bool:
+        return all(
+            part.accepts(each) == sign
+            for (part, sign), each in zip(self._parts, self._states[state], strict=True)
+        )
+
+    def edges(self, state: int) -> dict[int, Ranges]:
+        """The states behind `state`, and the characters that lead there."""
+        found = self._edges.get(state)
+        if found is None:
+            found = self._edges[state] = self._unfold(state)
+        return found
+
+    def complete(self) -> bool:
+        """Whether all of it is unfolded."""
+        return len(self._edges) == len(self._states)
+
+    def live(self) -> set[int]:
+        """The states from which the end can be reached; unfolds all."""
+        sources: dict[int, list[int]] = {}
+        for state in self.states():
+            for target in self.edges(state):
+                sources.setdefault(target, []).append(state)
+        stack = [state for state in self.states() if self.accepting(state)]
+        live = set(stack)
+        while stack:
+            for source in sources.get(stack.pop(), []):
+                if source not in live:
+                    live.add(source)
+                    stack.append(source)
+        return live
+
+    def states(self) -> Iterator[int]:
+        """All of them, in the order in which they are found."""
+        for state, _ in enumerate(self._states):
+            self.edges(state)
+            yield state
+
+    def _unfold(self, state: int) -> dict[int, Ranges]:
+        changes: dict[int, list[tuple[int, frozenset[int]]]] = {}
+        for at, each in enumerate(self._states[state]):
+            row = self._rows[at].get(each)
+            if row is None:
+                row = self._rows[at][each] = self._parts[at][0].row(each)
+            for code, target in row:
+                changes.setdefault(code, []).append((at, target))
         edges: dict[int, list[tuple[int, int]]] = {}
-        for low, high in intervals:
-            target = tuple(part.step(s, low) for (part, _), s in zip(parts, states, strict=True))
-            if target not in index:
-                if len(index) >= _MAX_DFA:
+        codes = sorted(changes)
+        now = list(self._states[state])
+        for low, behind in zip(codes, [*codes[1:], LAST + 1], strict=True):
+            for at, target in changes[low]:
+                now[at] = target
+            targets = tuple(now)
+            number = self._index.get(targets)
+            if number is None:
+                if len(self._states) >= _MAX_DFA:
                     raise UnsupportedPatternError("it has too many states to compare")
-                index[target] = len(index)
-                queue.append(target)
-            edges.setdefault(index[target], []).append((low, high))
-        accepting = all(part.accepts(s) == sign for (part, sign), s in zip(parts, states, strict=True))
-        out.append((accepting, {target: union(ranges) for target, ranges in edges.items()}))
-    return out
+                number = self._index[targets] = len(self._states)
+                self._states.append(targets)
+            edges.setdefault(number, []).append((low, behind - 1))
+        return {target: union(ranges) for target, ranges in edges.items()}
 
 
-def _eliminate(automaton: list[tuple[bool, dict[int, Ranges]]]) -> str:
+def _eliminate(automaton: _Product) -> str:
     """An automaton as one anchored pattern: states are taken out one by one, the least connected first."""
-    live = _live(automaton)
+    live = automaton.live()
     if 0 not in live:
         return r"[^\s\S]"
     start, end = -1, -2
     edges: dict[int, dict[int, str]] = {state: {} for state in live} | {start: {0: ""}}
     for state in live:
-        for target, ranges in automaton[state][1].items():
+        for target, ranges in automaton.edges(state).items():
             if target in live:
                 edges[state][target] = write_set(ranges)
-        if automaton[state][0]:
+        if automaton.accepting(state):
             edges[state][end] = ""
     while len(edges) > 1:
         state = min((s for s in edges if s != start), key=lambda s: _weight(edges, s))
@@ -278,22 +381,6 @@ def _weight(edges: dict[int, dict[int, str]], state: int) -> int:
 
 def _group(text: str) -> str:
     return f"(?:{text})" if "|" in text else text
-
-
-def _live(automaton: list[tuple[bool, dict[int, Ranges]]]) -> set[int]:
-    """The states from which the end can be reached."""
-    sources: dict[int, list[int]] = {}
-    for state, (_, edges) in enumerate(automaton):
-        for target in edges:
-            sources.setdefault(target, []).append(state)
-    stack = [state for state, (accepting, _) in enumerate(automaton) if accepting]
-    live = set(stack)
-    while stack:
-        for source in sources.get(stack.pop(), []):
-            if source not in live:
-                live.add(source)
-                stack.append(source)
-    return live
 
 
 def readable(source: str) -> bool:

@@ -6,9 +6,10 @@ schemas or automata.
 
 from __future__ import annotations
 
-import functools
+from functools import lru_cache
 from typing import NamedTuple
 
+from radixlang.grammar.kept import kept
 from radixlang.grammar.ranges import Ranges, union, without
 
 Tree = (
@@ -255,7 +256,7 @@ class _Parser:
         return ((ord(char), ord(char)),)
 
 
-@functools.lru_cache(maxsize=1024)
+@kept(many=1024, short=1 << 12, few=8)
 def parse(pattern: str) -> Parsed:
     """Read a pattern.
 
