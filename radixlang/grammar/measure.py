@@ -77,6 +77,9 @@ class _Measure:
         self._known: dict[str, _Part] = {}
         self._asked: list[str] = []
         self._users: dict[str, set[str]] = {}
+        self._order: list[str] = []
+        self._stale: set[str] = set()
+        """parts that refer to one which has changed since they were looked at"""
         self.stretch = 0
         self.repeat = 0
         self.recursive = False
@@ -84,26 +87,28 @@ class _Measure:
 
     def run(self, root: Callable[[], _Part]) -> Sizes:
         self._parts[""] = root
-        order = self._ordered()
-        stale = set(order)  # what they refer to has changed since they were looked at
-        for _ in range(PASSES):
-            for name in order:
-                if name in stale:
-                    stale.discard(name)
-                    part = self._parts[name]()
-                    if part != self._known.get(name):
-                        self._known[name] = part
-                        stale |= self._users.get(name, set())
-            if not stale:
+        self._find_order()
+        for _ in range(PASSES - 1):
+            if not self._stale:
                 break
+            for name in self._order:
+                if name in self._stale:
+                    self._look(name)
         return Sizes(self._known[""].least, self.stretch, self.repeat, self.recursive, self.optional)
+
+    def _look(self, name: str) -> None:
+        self._stale.discard(name)
+        part = self._parts[name]()
+        if part != self._known.get(name):
+            self._known[name] = part
+            self._stale |= self._users.get(name, set())
 
     def ends(self) -> bool:
         """Whether some text of the root is finite, as far as is cheap to say; to be asked after `run`.
 
         A part ends once all that one of its ways needs is known to end; what is left at the end never does.
         """
-        left = self._ordered()
+        left = self._order
         self._known = dict.fromkeys(left, _solid(NEVER))
         for _ in range(MAX_ROUNDS):
             before = len(left)
@@ -169,32 +174,35 @@ class _Measure:
         self._asked.append(name)
         return self._known.get(name, _Part())
 
-    def _ordered(self) -> list[str]:
-        """The parts that the root needs, each behind those that it refers to where it is not one of theirs."""
-        order: list[str] = []
+    def _find_order(self) -> None:
+        """Looks at the parts that the root needs, each behind those that it refers to where it is not one of theirs."""
         seen = {""}
-        done: set[str] = set()
         stack = [("", self._needs(""))]
         while stack:
             name, needs = stack[-1]
             follows = next(needs, None)
             if follows in seen:
-                self.recursive |= follows not in done
+                self.recursive |= follows not in self._known
             elif follows is None:
-                order.append(name)
-                done.add(name)
+                if name not in self._known:
+                    self._look(name)
+                self._order.append(name)
                 stack.pop()
             else:
                 seen.add(follows)
                 stack.append((follows, self._needs(follows)))
-        return order
 
     def _needs(self, name: str) -> Iterator[str]:
-        self._asked = []
-        self._parts[name]()
+        """The parts that one refers to. Without any, it is known by that; with some, its sizes are none yet."""
+        self._asked, stretch = [], self.stretch
+        part = self._parts[name]()
         needs = [each for each in dict.fromkeys(self._asked) if each in self._parts]
         for each in needs:
             self._users.setdefault(each, set()).add(name)
+        if needs:
+            self.stretch = stretch
+        else:
+            self._known[name] = part
         return iter(needs)
 
 
