@@ -78,6 +78,7 @@ class Compiler:
         self._empty: dict[frozenset[Literal], bool] = {}
         self._negations: dict[Node, Choice] = {}
         self._keywords: dict[int, dict[str, Any]] = {}
+        self._followed: dict[Node, tuple[Node, int]] = {}  # and by how many references
         self._validators: dict[Node, Any] = {}
         self._enums: dict[Node, set[Any]] = {}
         self._never = Node(document, False, "", "", document.draft)
@@ -91,14 +92,29 @@ class Compiler:
 
     def state(self, node: Node, positive: bool = True) -> State:
         """The state of one subschema, `()` or `never` where it is that plain; what only refers is followed."""
-        first, hops = node, 0
-        while isinstance(node.schema, dict) and "$ref" in node.schema and len(self.keywords(node)) == 1:
-            node, hops = self.document.resolve(node), hops + 1
-            if node is first or hops > MAX_HOPS:
-                raise GrammarError("the reference leads back to itself.", pointer=first.pointer, keyword="$ref")
+        node = self._follow(node)
         if isinstance(node.schema, bool) or not node.schema:
             return () if bool(node.schema is not False) == positive else self.never
         return ((node, positive),)
+
+    def _follow(self, node: Node) -> Node:
+        """Where a chain of subschemas that only refer to another one ends."""
+        first = node
+        passed: list[Node] = []
+        ahead = 0
+        while isinstance(node.schema, dict) and "$ref" in node.schema and len(self.keywords(node)) == 1:
+            if node in self._followed:
+                node, ahead = self._followed[node]
+                break
+            passed.append(node)
+            node = self.document.resolve(node)
+            if node is first or len(passed) > MAX_HOPS:
+                break
+        if node is first and passed or len(passed) + ahead > MAX_HOPS:
+            raise GrammarError("the reference leads back to itself.", pointer=first.pointer, keyword="$ref")
+        for hops, each in enumerate(reversed(passed), ahead + 1):
+            self._followed[each] = node, hops
+        return node
 
     def negated(self, state: State) -> State | None:
         """The state that holds where `state` fails; None where it has no single statement."""
@@ -187,7 +203,7 @@ class Compiler:
             out: list[Shape] = []
             self._steps = 0
             try:
-                self._conjunction(list(state), [], ANYTHING, [], out, lossy)
+                self._conjunction(list(state), {}, ANYTHING, [], out, lossy)
                 return out
             except _TooManyError:
                 continue
@@ -199,7 +215,7 @@ class Compiler:
     def _conjunction(
         self,
         todo: list[Item],
-        taken: list[Literal],
+        taken: dict[Literal, None],
         shape: Shape,
         choices: list[Choice],
         out: list[Shape],
@@ -209,9 +225,9 @@ class Compiler:
         self._steps += 1
         if self._steps > MAX_STEPS:
             raise _TooManyError
-        todo, taken, choices = list(todo), list(taken), list(choices)
+        todo, taken, choices = todo[::-1], dict(taken), list(choices)
         while todo:
-            item = todo.pop(0)
+            item = todo.pop()
             if isinstance(item, dict):
                 shape = meet(shape, item)
                 if not shape:
@@ -226,13 +242,14 @@ class Compiler:
                 continue
             if (node, not positive) in taken:
                 return
-            taken.append(item)
+            taken[item] = None
             if positive:
                 meaning = self.meaning(node)
                 if meaning.values is not None:
-                    self._finite(meaning.values, [*taken, *(i for i in todo if not isinstance(i, dict))], out)
+                    others = [each for each in reversed(todo) if not isinstance(each, dict)]
+                    self._finite(meaning.values, [*taken, *others], out)
                     return
-                todo[:0] = meaning.items
+                todo.extend(reversed(meaning.items))
                 choices.extend(meaning.choices)
             else:
                 choices.append(self.negation(node))

@@ -55,6 +55,9 @@ class Node:
         value = self.schema
         for step in path:
             value = value[step]
+        found = self.document.known(value)
+        if found is not None:
+            return found
         pointer = self.pointer + "".join("/" + escape(str(step)) for step in path)
         return self.document.node(value, pointer, self.base, self.draft)
 
@@ -78,6 +81,7 @@ class Document:
         self._nodes: dict[int, Node] = {}
         self._resources: dict[str, Node] = {}
         self._anchors: dict[tuple[str, str], Node] = {}
+        self._targets: dict[tuple[str, str], Node] = {}
         self._dynamic: dict[str, list[Node]] = {}
         self._registry: Any = None
         self.root = self.node(schema, "", _ROOT, self.draft)
@@ -86,11 +90,15 @@ class Document:
         if names_resources:
             self._index()
 
+    def known(self, schema: Any) -> Node | None:
+        """The node of a subschema that has been met; there is none of a plain true or false."""
+        return self._nodes.get(id(schema))
+
     def node(self, schema: Any, pointer: str, base: str, draft: int) -> Node:
         """The node of the subschema `schema` found at `pointer`; the same object for the same subschema."""
         if isinstance(schema, bool):
             return Node(self, schema, pointer, base, draft)
-        found = self._nodes.get(id(schema))
+        found = self.known(schema)
         if found is None:
             if not isinstance(schema, dict):
                 raise GrammarError("a schema must be an object, true or false.", pointer=pointer)
@@ -108,9 +116,16 @@ class Document:
             GrammarError: nothing is there; schemas are never fetched over the network.
         """
         reference = node.schema[keyword]
-        uri, fragment = urldefrag(urljoin(node.base, reference) if reference else node.base)
+        found = self._targets.get((node.base, reference))
+        if found is None:
+            found = self._targets[node.base, reference] = self._resolve(node, keyword, reference)
+        return found
+
+    def _resolve(self, node: Node, keyword: str, reference: str) -> Node:
         if reference.startswith("#"):
             uri, fragment = node.base, reference[1:]
+        else:
+            uri, fragment = urldefrag(urljoin(node.base, reference) if reference else node.base)
         resource = self._resources.get(uri)
         if resource is None:
             raise GrammarError(
@@ -119,6 +134,7 @@ class Document:
                 keyword=keyword,
             )
         fragment = unquote(fragment)
+        found: Node | None
         if fragment and not fragment.startswith("/"):
             found = self._anchors.get((uri, fragment))
         else:
@@ -166,7 +182,7 @@ class Document:
             else:
                 return None
             pointer += "/" + escape(step)
-            known = self._nodes.get(id(value))
+            known = self.known(value)
             if known is not None:
                 base, draft = known.base, known.draft
         return self.node(value, pointer, base, draft)
