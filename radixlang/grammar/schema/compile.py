@@ -8,7 +8,7 @@ Knows the keywords; must not know how shapes are written down (emit.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from radixlang.grammar.errors import GrammarError
@@ -47,6 +47,7 @@ MAX_ALTERNATIVES = 48  # shapes of one state
 MAX_STEPS = 1_000  # conjunctions tried for one state
 MAX_STATES = 20_000  # states of one schema
 MAX_HOPS = 1_000  # references that only lead to another one
+MAX_DEMANDS = 10_000_000  # subschemas compared for what they demand of the same key, 100 ns each
 
 
 class Choice(NamedTuple):
@@ -81,6 +82,7 @@ class Compiler:
         self._followed: dict[Node, tuple[Node, int]] = {}  # and by how many references
         self._validators: dict[Node, Any] = {}
         self._enums: dict[Node, set[Any]] = {}
+        self._demands = 0
         self._never = Node(document, False, "", "", document.draft)
 
     # ---- states
@@ -155,7 +157,7 @@ class Compiler:
                 self.is_empty(self.item(term, index)) for index in range(min(term.low, len(term.prefix) + 1))
             )
         if isinstance(term, Obj):
-            return any(self.is_empty(self.value(term, name)) for name in term.required)
+            return any(map(self.is_empty, self.values(term, term.required).values()))
         return isinstance(term, Str) and self.no_string(term)
 
     @staticmethod
@@ -173,14 +175,24 @@ class Compiler:
         """What item `index` of an array must fulfil."""
         return term.prefix[index] if index < len(term.prefix) else term.items
 
-    def value(self, term: Obj, name: str) -> State:
-        """What the value of key `name` must fulfil, `never` where the key is not allowed."""
-        state: State = ()
+    def values(self, term: Obj, names: Iterable[str]) -> dict[str, State]:
+        """What the value of each key must fulfil, `never` where the key is not allowed."""
+        states: dict[str, State] = dict.fromkeys(names, ())
         for part in term.parts:
-            state = join(state, self.value_in(part, name))
-        if term.names and not self.admits(term.names, name):
-            return self.never
-        return state
+            if part.rest or part.patterns:
+                for name, state in states.items():
+                    states[name] = join(state, self.value_in(part, name))
+                    self._demands += len(state)
+                if self._demands > MAX_DEMANDS:
+                    pointer = "" if part.origin is None else part.origin.pointer
+                    raise GrammarError("too many subschemas say something of every key; use fewer.", pointer=pointer)
+            else:
+                for name, each in part.props.items():
+                    if name in states:
+                        states[name] = join(states[name], each)
+        if term.names:
+            states |= {name: self.never for name in states if not self.admits(term.names, name)}
+        return states
 
     @staticmethod
     def value_in(part: Part, name: str) -> State:

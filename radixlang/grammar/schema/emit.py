@@ -138,19 +138,29 @@ class Emitter:
             for fragment in fragments:
                 below.extend(reversed(fragment.children if below is stack else fragment.needs))
                 judged.extend(each for places in fragment.places for each, _ in places.states)
+        self._find_finite([frozenset(state) for state in order])
+
+    def _find_finite(self, keys: list[frozenset]) -> None:
+        """Which of the states have finite values. A fragment waits for the first of its needs that has none yet;
+        the last states come first, for those before them mostly need them."""
         self._finite.add(frozenset())
-        pending = [frozenset(state) for state in reversed(order)]
-        changed = True
-        while changed:
-            changed = False
-            left = []
-            for key in pending:
-                if any(map(self._has_value, self._fragments[key])):
-                    self._finite.add(key)
-                    changed = True
-                else:
-                    left.append(key)
-            pending = left
+        waiting: dict[frozenset, list[tuple[frozenset, Fragment, int]]] = {}
+        todo = [(key, fragment, 0) for key in keys for fragment in self._fragments[key]]
+        while todo:
+            key, fragment, at = todo.pop()
+            if key in self._finite:
+                continue
+            while at < len(fragment.needs) and self._possible(fragment.needs[at]):
+                at += 1
+            scarce = [places for places in fragment.places if not self._are_enough(places)]
+            if at == len(fragment.needs) and not scarce:
+                self._finite.add(key)
+                todo.extend(waiting.pop(key, ()))
+                continue
+            missing = fragment.needs[at : at + 1] or [each for places in scarce for each, _ in places.states]
+            for need in missing:
+                if not self._possible(need):
+                    waiting.setdefault(frozenset(need), []).append((key, fragment, at))
 
     def _possible(self, state: State) -> bool:
         return frozenset(state) in self._finite
@@ -451,14 +461,13 @@ class Emitter:
     def _object(self, term: Obj) -> list[Fragment]:
         compiler, notes = self.compiler, term.notes
         names = dict.fromkeys(itertools.chain(*(part.props for part in term.parts), term.required))
-        states = {name: compiler.value(term, name) for name in names}
+        states = compiler.values(term, names)
         rest: State = ()
         for part in term.parts:
             rest = join(rest, part.rest)
         keys = self._keys(term, rest)
         patterns, rest, notes = keys.regions, keys.rest, join(notes, keys.notes)
-        for name in keys.names:
-            states.setdefault(name, compiler.value(term, name))
+        states |= compiler.values(term, [name for name in keys.names if name not in states])
         required = tuple(term.required)
         if any(states[name] == compiler.never for name in required):
             return []
