@@ -38,6 +38,7 @@ _VALIDATORS: dict[int, Any] = {
 _ONE = ("additionalProperties", "additionalItems", "not", "if", "then", "else", "contains", "propertyNames",
         "unevaluatedProperties", "unevaluatedItems", "items")  # fmt: skip
 _LIST = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+_NAMES = frozenset(("$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor"))
 _MAP = ("properties", "patternProperties", "definitions", "$defs", "dependentSchemas", "dependencies")
 
 
@@ -75,7 +76,7 @@ class Document:
     def __init__(self, schema: Any) -> None:
         if not isinstance(schema, dict | bool):
             raise GrammarError("a schema must be an object, true or false.", pointer="")
-        names_resources = _check_size(schema)
+        names_parts = _check_size(schema)
         self.schema = schema
         self.draft = self._find_draft()
         self._nodes: dict[int, Node] = {}
@@ -87,7 +88,7 @@ class Document:
         self.root = self.node(schema, "", _ROOT, self.draft)
         self._resources[self.root.base] = self.root
         self._resources.setdefault(_ROOT, self.root)
-        if names_resources:
+        if names_parts:
             self._index()
 
     def known(self, schema: Any) -> Node | None:
@@ -275,7 +276,8 @@ def _draft_of(schema: Any, default: int) -> int:
 
 
 def _check_size(schema: Any) -> bool:
-    """Enforce the limits without recursion; says whether any subschema may name itself (id or anchor)."""
+    """Enforce the limits without recursion; says whether any subschema may name itself (id or anchor), other than
+    the whole by its URI."""
     nodes = chars = depth = 0
     named = False
     level = [schema]
@@ -290,8 +292,8 @@ def _check_size(schema: Any) -> bool:
             if isinstance(value, dict):
                 for key in value:
                     chars += len(key)
-                    if key in ("$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor"):
-                        named = True
+                    if key in _NAMES and not isinstance(value[key], dict):  # that would be a property
+                        named = named or value is not schema or "nchor" in key or str(value[key]).startswith("#")
                 below.extend(value.values())
             elif isinstance(value, list):
                 below.extend(value)

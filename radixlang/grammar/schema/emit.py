@@ -19,6 +19,7 @@ from radixlang.grammar.schema.compile import Compiler
 from radixlang.grammar.schema.document import Node
 from radixlang.grammar.schema.numbers import common_multiple, holds_multiple, rounded, spellings
 from radixlang.grammar.schema.terms import (
+    ANYTHING,
     Arr,
     Contains,
     Note,
@@ -91,6 +92,7 @@ class Emitter:
         self._names: dict[frozenset, str] = {}
         self._finite: set[frozenset] = set()
         self._counts: dict[frozenset, int] = {}
+        self._shared: set[frozenset] = set()  # those that are written once, as definitions
         self._definitions: dict[str, Any] = {}
         self._queue: list[State] = []
         self._optional_pairs = 0
@@ -138,6 +140,10 @@ class Emitter:
             for fragment in fragments:
                 below.extend(reversed(fragment.children if below is stack else fragment.needs))
                 judged.extend(each for places in fragment.places for each, _ in places.states)
+        self._shared = {
+            key for key, made in self._fragments.items()
+            if self._counts.get(key, 0) > 1 and any(fragment.children for fragment in made)
+        }  # fmt: skip
         self._find_finite([frozenset(state) for state in order])
 
     def _find_finite(self, keys: list[frozenset]) -> None:
@@ -200,8 +206,7 @@ class Emitter:
         key = frozenset(state)
         if key not in self._finite:
             return False
-        shared = self._counts[key] > 1 and any(f.children for f in self._fragments[key])
-        if not shared and depth < MAX_INLINE:
+        if key not in self._shared and depth < MAX_INLINE:
             return self._body(state, depth)
         if key not in self._names:
             self._names[key] = f"s{len(self._names)}"
@@ -240,6 +245,9 @@ class Emitter:
         out: list[Fragment] = []
         bare: list[str] = []
         for kind, term in shape.items():
+            if term == ANYTHING[kind]:
+                bare.append(kind)
+                continue
             made = _WRITERS[kind](self, term)
             if len(made) == 1 and len(made[0].schema) == 1 and not made[0].notes and "type" in made[0].schema:
                 bare.append(made[0].schema["type"])

@@ -6,7 +6,6 @@ schemas or automata.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import NamedTuple
 
 from radixlang.grammar.kept import kept
@@ -311,6 +310,7 @@ def written_as_it_is(tree: Tree) -> bool:
     return tree[0] != "rep" or written_as_it_is(tree[1])
 
 
+@kept(many=512, short=64)
 def write_set(ranges: Ranges) -> str:
     ranges = spelt(ranges)
     if ranges == ANY:
