@@ -124,8 +124,8 @@ class _Measure:
 
     def note(self, part: _Part) -> _Part:
         """Texts may hold this part."""
-        if part.least < NEVER:
-            self.stretch = max(self.stretch, part.head, part.tail)
+        if part.least < NEVER and (part.head > self.stretch or part.tail > self.stretch):
+            self.stretch = max(part.head, part.tail)
         return part
 
     def include(self, expression: Sizes) -> int:
@@ -139,17 +139,21 @@ class _Measure:
         """One after the other."""
         least = head = tail = 0
         is_open = False
-        for part in parts:
-            least = min(least + part.least, NEVER)
+        for least_of, head_of, tail_of, opens in parts:
+            least += least_of
+            tail += head_of
             if not is_open:
-                head = min(head + part.head, NEVER)
-            tail = min(tail + part.head, NEVER)
-            if part.open:
-                if least < NEVER:
-                    self.stretch = max(self.stretch, tail)
-                tail = part.tail
-                is_open = True
-        return self.note(_Part(least, head, tail, is_open))
+                head = tail
+            if opens:
+                if least < NEVER and tail > self.stretch:
+                    self.stretch = min(tail, NEVER)
+                tail, is_open = tail_of, True
+        return self.note(_Part(min(least, NEVER), min(head, NEVER), min(tail, NEVER), is_open))
+
+    def behind(self, size: int, part: _Part) -> _Part:
+        """Behind text of `size` bytes without a choice."""
+        least, head = min(size + part.least, NEVER), min(size + part.head, NEVER)
+        return self.note(_Part(least, head, part.tail if part.open else head, part.open))
 
     def repeat_part(self, part: _Part, count: int) -> _Part:
         """The same part so often."""
@@ -356,12 +360,12 @@ def _object(schema: dict[str, Any], measure: _Measure) -> _Part:
         measure.note(_schema(each, measure))
     parts = [_solid(1)]
     for name in [*declared, *(required - declared.keys())]:
-        key = _solid(len(name.encode()) + 2 * _SEPARATOR + 2)
-        member = measure.join(key, _schema(declared[name], measure) if name in declared else rest)
+        key = len(name.encode()) + 2 * _SEPARATOR + 2
+        member = measure.behind(key, _schema(declared[name], measure) if name in declared else rest)
         if name in required:
             parts.append(member)
     more = max(schema.get("minProperties", 0) - len(required), 0)
-    parts.append(measure.repeat_part(measure.join(_solid(2 + 2 * _SEPARATOR), rest), more))
+    parts.append(measure.repeat_part(measure.behind(2 + 2 * _SEPARATOR, rest), more))
     return measure.join(*parts, _solid(1))
 
 
