@@ -8,7 +8,7 @@ Knows the keywords; must not know how shapes are written down (emit.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, NamedTuple
 
 from radixlang.grammar.errors import GrammarError
@@ -65,6 +65,15 @@ class Meaning(NamedTuple):
     values: list[Any] | None = None
 
 
+class Traits(NamedTuple):
+    """What is plain of a subschema without a look at what it combines: its values, where they are listed; the types
+    that it may have; and the values of members that are required of an object and listed."""
+
+    kinds: frozenset[str]
+    values: frozenset[Hashable] | None = None
+    members: dict[str, frozenset[Hashable]] = {}  # noqa: RUF012
+
+
 class _TooManyError(Exception):
     """An expansion passed its limits."""
 
@@ -82,6 +91,7 @@ class Compiler:
         self._followed: dict[Node, tuple[Node, int]] = {}  # and by how many references
         self._validators: dict[Node, Any] = {}
         self._enums: dict[Node, set[Any]] = {}
+        self._known_traits: dict[Node, Traits] = {}
         self._demands = 0
         self._never = Node(document, False, "", "", document.draft)
 
@@ -578,7 +588,40 @@ class Compiler:
     def disjoint(self, a: Node, b: Node) -> bool:
         if isinstance(a.schema, bool) or isinstance(b.schema, bool):
             return a.schema is False or b.schema is False
-        return a is not b and self.is_empty(((a, True), (b, True)))
+        if a is b:
+            return False
+        left, right = self._traits(a), self._traits(b)
+        if left.values is not None and right.values is not None:
+            return left.values.isdisjoint(right.values)
+        if not left.kinds & right.kinds:
+            return True
+        if left.kinds & right.kinds == {"object"}:
+            for key in left.members.keys() & right.members.keys():
+                if left.members[key].isdisjoint(right.members[key]):
+                    return True
+        return self.is_empty(((a, True), (b, True)))
+
+    def _traits(self, node: Node) -> Traits:
+        found = self._known_traits.get(node)
+        if found is None:
+            found = self._known_traits[node] = self._find_traits(node)
+        return found
+
+    def _find_traits(self, node: Node) -> Traits:
+        meaning = self.meaning(node)
+        if meaning.values is not None:
+            values = [value for value in meaning.values if self.satisfies(node, value)]
+            return Traits(frozenset(map(type_of, values)), frozenset(map(canonical, values)))
+        kinds, members = frozenset(TYPES), {}
+        for item in meaning.items:
+            if isinstance(item, dict):
+                kinds &= item.keys()
+                objects = item.get("object", Obj())
+                for key, state in self.values(objects, objects.required).items():
+                    node, positive = state[0] if len(state) == 1 else (self._never, False)
+                    if positive and self.meaning(node).values is not None:
+                        members[key] = self._traits(node).values or frozenset()
+        return Traits(kinds, None, members)
 
     def _not(self, node: Node, k: dict[str, Any], items: list[Item], choices: list[Choice]) -> None:
         items.append((node.child("not"), False))
