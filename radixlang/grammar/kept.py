@@ -4,7 +4,7 @@ clients cannot hold much memory. Must not know what the results are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from functools import lru_cache, wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -19,12 +19,12 @@ def kept(
     characters, and the last `few` of longer ones. Errors are not kept. Threads may make one twice."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        of_short, of_long = lru_cache(many)(function), lru_cache(few)(function)
+        of_short: Callable[..., R] = lru_cache(many)(function)
+        of_long: Callable[..., R] = lru_cache(few)(function)
 
         @wraps(function)
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-            first: Hashable = args[0]
-            return (of_short if size(first) <= short else of_long)(*args, **kwargs)
+            return (of_short if size(args[0]) <= short else of_long)(*args, **kwargs)
 
         return wrapper
 

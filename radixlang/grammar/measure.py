@@ -179,7 +179,7 @@ class _Measure:
         return self._known.get(name, _Part())
 
     def _find_order(self) -> None:
-        """Looks at the parts that the root needs, each behind those that it refers to where it is not one of theirs."""
+        """Looks at the parts that the root needs, each behind those that it refers to, its own users aside."""
         seen = {""}
         stack = [("", self._needs(""))]
         while stack:

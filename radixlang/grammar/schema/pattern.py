@@ -281,8 +281,7 @@ class _Product:
 
     def accepting(self, state: int) -> bool:
         return all(
-            part.accepts(each) == sign
-            for (part, sign), each in zip(self._parts, self._states[state], strict=True)
+            part.accepts(each) == sign for (part, sign), each in zip(self._parts, self._states[state], strict=True)
         )
 
     def edges(self, state: int) -> dict[int, Ranges]:
