@@ -42,7 +42,9 @@ MAX_ALTERNATIVES = 48  # shapes of one state
 MAX_STEPS = 1_000  # conjunctions tried for one state
 MAX_STATES = 20_000  # states of one schema
 MAX_HOPS = 1_000  # references that only lead to another one
-MAX_DEMANDS = 10_000_000  # subschemas compared for what they demand of the same key, 100 ns each
+MAX_WORK = 20_000_000  # in one schema, counted in steps of about 100 ns
+CONJUNCTION = 50  # such steps for each
+CHARACTER = 20  # for each that is matched with a pattern
 
 
 class Meaning(NamedTuple):
@@ -71,8 +73,21 @@ class Compiler:
         self._validators: dict[Node, Any] = {}
         self._enums: dict[Node, set[Any]] = {}
         self.traits: dict[Node, Traits] = {}
-        self._demands = 0
+        self._work = 0
         self._never = Node(document, False, "", "", document.draft)
+
+    def spend(self, steps: int) -> None:
+        """Count work of which a small schema may ask for much.
+
+        Raises:
+            GrammarError: it is too much.
+        """
+        self._work += steps
+        if self._work > MAX_WORK:
+            raise GrammarError(
+                "its subschemas combine in too many ways; simplify allOf, anyOf, oneOf or patternProperties.",
+                pointer="",
+            )
 
     # ---- states
 
@@ -170,11 +185,8 @@ class Compiler:
         for part in term.parts:
             if part.rest or part.patterns:
                 for name, state in states.items():
+                    self.spend(len(state) + CHARACTER * len(name) * len(part.patterns))
                     states[name] = join(state, self.value_in(part, name))
-                    self._demands += len(state)
-                if self._demands > MAX_DEMANDS:
-                    pointer = "" if part.origin is None else part.origin.pointer
-                    raise GrammarError("too many subschemas say something of every key; use fewer.", pointer)
             else:
                 for name, each in part.props.items():
                     if name in states:
@@ -224,6 +236,7 @@ class Compiler:
     ) -> None:
         """Collect what all of `todo` says, then branch on the first choice left."""
         self._steps += 1
+        self.spend(CONJUNCTION)
         if self._steps > MAX_STEPS:
             raise _TooManyError
         todo, taken, choices = todo[::-1], dict(taken), list(choices)
@@ -233,6 +246,8 @@ class Compiler:
                 shape = meet(shape, item)
                 if not shape:
                     return
+                if "object" in shape:
+                    self.spend(len(shape["object"].parts))  # each of which was compared with the new ones
                 continue
             node, positive = item
             if isinstance(node.schema, bool):

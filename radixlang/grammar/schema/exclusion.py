@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from radixlang.grammar.schema.compile import Compiler
 
 
+PAIR = 10  # steps of compile.MAX_WORK for two subschemas that are compared
+
+
 class Traits(NamedTuple):
     """What is plain of a subschema: the types that it may have; its values, where they are listed; and those of
     members that its objects must have, where they are listed."""
@@ -29,6 +32,7 @@ def disjoint(compiler: Compiler, a: Node, b: Node) -> bool:
         return a.schema is False or b.schema is False
     if a is b:
         return False
+    compiler.spend(PAIR)
     left, right = _traits(compiler, a), _traits(compiler, b)
     if left.values is not None and right.values is not None:
         return left.values.isdisjoint(right.values)

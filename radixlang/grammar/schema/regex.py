@@ -9,14 +9,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from radixlang.grammar.kept import kept
-from radixlang.grammar.ranges import Ranges, union, without
+from radixlang.grammar.ranges import LAST, Ranges, invert, union, without
 
 Tree = (
     tuple  # ("set", ranges) | ("cat", trees) | ("alt", trees) | ("rep", tree, low, high) | ("start",) | ("end",)
 )
 #               | ("look", tree, positive) | ("property", text)
 
-LAST = 0x10FFFF
 ANY: Ranges = ((0, LAST),)
 
 
@@ -33,17 +32,6 @@ class Parsed(NamedTuple):
 
     tree: Tree
     plain: bool
-
-
-def invert(ranges: Ranges) -> Ranges:
-    out, at = [], 0
-    for low, high in ranges:
-        if low > at:
-            out.append((at, low - 1))
-        at = high + 1
-    if at <= LAST:
-        out.append((at, LAST))
-    return tuple(out)
 
 
 _DIGIT: Ranges = ((48, 57),)
