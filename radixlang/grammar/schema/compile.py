@@ -17,7 +17,7 @@ from radixlang.grammar.schema.assertions import shape_of
 from radixlang.grammar.schema.combinators import COMBINATORS
 from radixlang.grammar.schema.document import Document, Node, malformed
 from radixlang.grammar.schema.exclusion import Traits
-from radixlang.grammar.schema.keywords import asserted
+from radixlang.grammar.schema.keywords import asserted, listed
 from radixlang.grammar.schema.negation import failures
 from radixlang.grammar.schema.terms import (
     ANYTHING,
@@ -338,8 +338,8 @@ class Compiler:
 
     def _meaning(self, node: Node) -> Meaning:
         keywords = self.keywords(node)
-        if "const" in keywords or "enum" in keywords:
-            values = [keywords["const"]] if "const" in keywords else keywords["enum"]
+        values = listed(keywords)
+        if values is not None:
             return Meaning([], [], values)
         items: list[Item] = []
         choices: list[Choice] = []

@@ -8,6 +8,7 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from radixlang.grammar.schema.document import Node
+from radixlang.grammar.schema.keywords import listed
 from radixlang.grammar.schema.terms import TYPES, Obj, canonical, type_of
 
 if TYPE_CHECKING:
@@ -69,5 +70,6 @@ def _find_traits(compiler: Compiler, node: Node) -> Traits:
 
 def _listed(compiler: Compiler, node: Node) -> list[Any] | None:
     """The values that a subschema allows, None where it does not list them."""
-    values = None if isinstance(node.schema, bool) else compiler.meaning(node).values
+    # Not by its meaning, which may hold the comparison that asks.
+    values = None if isinstance(node.schema, bool) else listed(compiler.keywords(node))
     return None if values is None else [value for value in values if compiler.satisfies(node, value)]
