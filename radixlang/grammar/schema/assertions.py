@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 
 def shape_of(compiler: Compiler, node: Node, keywords: dict[str, Any]) -> Shape:
+    """What a subschema of these keywords says of each type that it allows."""
     types = keywords.get("type", TYPES)
     shape: Shape = {}
     for kind in [types] if isinstance(types, str) else types:
@@ -58,6 +59,7 @@ def shape_of(compiler: Compiler, node: Node, keywords: dict[str, Any]) -> Shape:
 
 
 def number(node: Node, k: dict[str, Any], integer: bool) -> Num | None:
+    """What the keywords of a subschema say of a number, None where none may stand."""
     low, high = k.get("minimum"), k.get("maximum")
     low_open = high_open = False
     below, above = k.get("exclusiveMinimum"), k.get("exclusiveMaximum")

@@ -137,7 +137,7 @@ class _Search:
         return self._accepting[states]
 
 
-@kept(many=512, short=SHORT, few=8, size=size_of)
+@kept(many=128, short=SHORT, few=4, size=size_of)
 def searches(terms: Terms) -> list[tuple[_Search, bool]]:
     return [
         (_Search(tree), sign) for pattern, wanted in terms for tree, sign in _split(parse(pattern).tree, wanted)

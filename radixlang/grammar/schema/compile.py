@@ -72,7 +72,7 @@ class Compiler:
         self._followed: dict[Node, tuple[Node, int]] = {}  # and by how many references
         self._validators: dict[Node, Any] = {}
         self._enums: dict[Node, set[Any]] = {}
-        self.traits: dict[Node, Traits] = {}
+        self.traits: dict[Node, Traits] = {}  # what exclusion.py keeps
         self._work = 0
         self._never = Node(document, False, "", "", document.draft)
 

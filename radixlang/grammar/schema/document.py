@@ -135,11 +135,8 @@ class Document:
                 keyword=keyword,
             )
         fragment = unquote(fragment)
-        found: Node | None
-        if fragment and not fragment.startswith("/"):
-            found = self._anchors.get((uri, fragment))
-        else:
-            found = self._walk(resource, fragment)
+        is_anchor = fragment and not fragment.startswith("/")
+        found = self._anchors.get((uri, fragment)) if is_anchor else self._walk(resource, fragment)
         if found is None:
             raise GrammarError(
                 f"the reference {reference!r} points nowhere.", pointer=node.pointer, keyword=keyword
@@ -293,7 +290,8 @@ def _check_size(schema: Any) -> bool:
                 for key in value:
                     chars += len(key)
                     if key in _NAMES and not isinstance(value[key], dict):  # that would be a property
-                        named = named or value is not schema or "nchor" in key or str(value[key]).startswith("#")
+                        is_uri = key in ("$id", "id") and not str(value[key]).startswith("#")
+                        named = named or not (is_uri and value is schema)
                 below.extend(value.values())
             elif isinstance(value, list):
                 below.extend(value)

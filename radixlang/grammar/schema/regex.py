@@ -243,7 +243,7 @@ class _Parser:
         return ((ord(char), ord(char)),)
 
 
-@kept(many=1024, short=1 << 12, few=8)
+@kept(many=256, short=1 << 12, few=4)
 def parse(pattern: str) -> Parsed:
     """Read a pattern.
 

@@ -12,6 +12,7 @@ MAX_POSITIONS = 8  # places where a `contains` item may be
 
 
 def write_array(writing: Writing, term: Arr) -> list[Fragment]:
+    """One alternative, or one for each place of an item that `contains` asks for where there are few."""
     low, high, notes = term.low, term.high, term.notes
     prefix, items = list(term.prefix), term.items
     wanted: list[Contains] = []  # beyond what is stated of every item and of their number

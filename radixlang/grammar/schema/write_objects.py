@@ -21,6 +21,7 @@ PAIR = 2_000  # steps of compile.MAX_WORK for two patterns of keys that are comp
 
 
 def write_object(writing: Writing, term: Obj) -> list[Fragment]:
+    """One alternative, or one for each choice of optional properties where their number is bounded."""
     compiler, notes = writing.compiler, term.notes
     names = dict.fromkeys(itertools.chain(*(part.props for part in term.parts), term.required))
     states = compiler.values(term, names)

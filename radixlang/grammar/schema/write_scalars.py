@@ -22,6 +22,11 @@ _INFINITE = 1e308  # bounds from here on say nothing of a double
 
 
 def write_values(values: list[Any], state: State) -> list[Fragment]:
+    """Constants that `state` leaves.
+
+    Raises:
+        GrammarError: one cannot be generated as it is.
+    """
     for value in values:
         if not _writable(value):
             named = [(node, key) for node, _ in state for key in ("const", "enum") if key in node.schema]
@@ -51,15 +56,18 @@ def _writable(value: Any) -> bool:
 
 
 def write_null(writing: Writing, term: Plain) -> list[Fragment]:
+    """null."""
     return [Fragment({"type": "null"}, notes=term.notes)]
 
 
 def write_boolean(writing: Writing, term: Plain) -> list[Fragment]:
+    """true, false or both."""
     schema: dict[str, Any] = {"type": "boolean"} if len(term.values) == 2 else {"enum": list(term.values)}
     return [Fragment(schema, notes=term.notes)]
 
 
 def write_number(writing: Writing, term: Num) -> list[Fragment]:
+    """One alternative for each span between holes, and for each number of decimals that a bound or step has."""
     notes = term.notes
     spans = [(term.low, term.low_open, term.high, term.high_open)]
     for hole in sorted(term.holes):
@@ -126,6 +134,7 @@ def _span(schema: dict[str, Any], span: tuple, term: Num, notes: Notes) -> list[
 
 
 def write_string(writing: Writing, term: Str) -> list[Fragment]:
+    """At most one alternative; without one `writing.fault` says why."""
     if writing.compiler.no_string(term):
         (node, keyword), *_ = losses(term.origins, "pattern", "format")
         bounded = term.low > 0 or term.high is not None
