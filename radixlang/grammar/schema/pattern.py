@@ -6,6 +6,7 @@ nor a complement operator. Patterns are *searched*: `b` matches "abc". Knows not
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from radixlang.grammar.kept import kept
@@ -149,11 +150,16 @@ def without(words: frozenset[str]) -> str:
             if word:
                 heads.setdefault(word[0], []).append(word[1:])
         options = [] if "" in words else [""]
-        points = union([(ord(c), ord(c)) for c in heads])
-        options.append(write_set(invert(points)) + r"[\s\S]*")
+        options.append(_beginning_otherwise("".join(sorted(heads))))
         options.extend(write_char(ord(c)) + rest(tails) for c, tails in sorted(heads.items()))
         return f"(?:{'|'.join(options)})"
 
     if sum(map(len, words)) > MAX_TEXT or max(map(len, words), default=0) > 200:
         raise UnsupportedPatternError("the excluded strings are too long")
     return f"^{rest(sorted(words))}$"
+
+
+@lru_cache(512)
+def _beginning_otherwise(characters: str) -> str:
+    """A pattern for texts that begin with another character than these."""
+    return write_set(invert(union([(ord(c), ord(c)) for c in characters]))) + r"[\s\S]*"
