@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from radixlang.grammar.canonical import CONTEXT, certain
+from radixlang.grammar.canonical import CONTEXT, certain, head_of
 from radixlang.grammar.filling import alone
 from radixlang.grammar.grammar import Mask
 from radixlang.grammar.native import NativeGrammar, NativeState
@@ -133,7 +133,8 @@ def _narrowed(grammar: NativeGrammar, machine: Expression) -> tuple[dict[Any, in
         place, before = todo.popleft()
         forced = grammar.forced(place)
         state = NativeState(grammar, [place])
-        sure = alone(certain(forced, list(before), state, vocabulary)) if forced else []
+        head = head_of(list(before), vocabulary.tokens[forced[0]], vocabulary) if forced else b""
+        sure = alone(certain(forced, head, state, vocabulary)) if forced else []
         stretch = max(stretch, len(sure))
         if forced:
             firsts.setdefault(place, set()).add(sure[0] if sure else None)

@@ -178,16 +178,14 @@ class NativeGrammar:
     def start(self) -> NativeState:
         return NativeState(self, [self.machine.start])
 
-    def knows(self, place: Any) -> bool:
-        """Whether `mask` has been made."""
-        return self.machine.key(place) in self._masks
+    def known(self, place: Any) -> Mask | None:
+        """`mask`, if it has been made."""
+        return self._masks.get(self.machine.key(place))
 
     def mask(self, place: Any) -> Mask:
         """The tokens that may follow, ends included; not to be written to. Threads may make one twice."""
-        mask = self._masks.get(self.machine.key(place))
-        if mask is None:
-            mask = self._make_mask(place)
-        return mask
+        mask = self.known(place)
+        return self._make_mask(place) if mask is None else mask
 
     def _make_mask(self, place: Any) -> Mask:
         if self._bytes > MAX_MASK_BYTES:
@@ -244,12 +242,15 @@ class NativeState:
             row[:] = vocabulary.eos_mask
             return
         place = self._path[-1]
-        if not self._grammar.knows(place):
+        if self._grammar.known(place) is None:
             yield MaskJob(self._grammar, place)
         mask = self._grammar.mask(place)
         row[:] = mask
         if not self.can_end and not mask.any():
             raise GrammarFailure("The constraint leaves no token to go on with.")
+
+    def ready(self) -> Mask | None:
+        return None if self._ended else self._grammar.known(self._path[-1])
 
     def accept(self, token: int) -> bool:
         vocabulary = self._grammar.vocabulary

@@ -5,7 +5,8 @@ that a large constraint costs what its texts use of it. A call reads a byte, put
 text goes on behind what is called) and goes to what is called; a return takes the frame from the stack. Where
 several things may be called at once and go on in different places, a state has a *slot* for each such place,
 with the nodes of those that go on there.
-Nodes from which the text cannot be finished are left out, so every state can go on or may end. Must not know tokens.
+Nodes from which the text cannot be finished are left out, so every state can go on or may end. Must not know
+tokens.
 """
 
 from __future__ import annotations
