@@ -20,6 +20,8 @@ from re import _constants as op  # type: ignore[attr-defined]
 from re import _parser as sre  # type: ignore[attr-defined]
 from typing import Any, NamedTuple
 
+from radixlang.grammar.kept import kept
+
 NEVER = 1 << 62
 PASSES = 4
 """over a recursive grammar: each takes what refers to itself to be as long as the pass before found it"""
@@ -74,6 +76,10 @@ class _Measure:
         self._parts = parts
         self._known: dict[str, _Part] = {}
         self._asked: list[str] = []
+        self._users: dict[str, set[str]] = {}
+        self._order: list[str] = []
+        self._stale: set[str] = set()
+        """parts that refer to one which has changed since they were looked at"""
         self.stretch = 0
         self.repeat = 0
         self.recursive = False
@@ -81,21 +87,28 @@ class _Measure:
 
     def run(self, root: Callable[[], _Part]) -> Sizes:
         self._parts[""] = root
-        order = self._ordered()
-        for _ in range(PASSES):
-            before = dict(self._known)
-            for name in order:
-                self._known[name] = self._parts[name]()
-            if self._known == before:
+        self._find_order()
+        for _ in range(PASSES - 1):
+            if not self._stale:
                 break
+            for name in self._order:
+                if name in self._stale:
+                    self._look(name)
         return Sizes(self._known[""].least, self.stretch, self.repeat, self.recursive, self.optional)
+
+    def _look(self, name: str) -> None:
+        self._stale.discard(name)
+        part = self._parts[name]()
+        if part != self._known.get(name):
+            self._known[name] = part
+            self._stale |= self._users.get(name, set())
 
     def ends(self) -> bool:
         """Whether some text of the root is finite, as far as is cheap to say; to be asked after `run`.
 
         A part ends once all that one of its ways needs is known to end; what is left at the end never does.
         """
-        left = self._ordered()
+        left = self._order
         self._known = dict.fromkeys(left, _solid(NEVER))
         for _ in range(MAX_ROUNDS):
             before = len(left)
@@ -111,25 +124,36 @@ class _Measure:
 
     def note(self, part: _Part) -> _Part:
         """Texts may hold this part."""
-        if part.least < NEVER:
-            self.stretch = max(self.stretch, part.head, part.tail)
+        if part.least < NEVER and (part.head > self.stretch or part.tail > self.stretch):
+            self.stretch = max(part.head, part.tail)
         return part
+
+    def include(self, expression: Sizes) -> int:
+        """Texts may hold a match of the expression; bytes of its shortest one."""
+        self.stretch = max(self.stretch, expression.stretch)
+        self.repeat = max(self.repeat, expression.repeat)
+        self.optional = max(self.optional, expression.optional)
+        return expression.least
 
     def join(self, *parts: _Part) -> _Part:
         """One after the other."""
         least = head = tail = 0
         is_open = False
-        for part in parts:
-            least = min(least + part.least, NEVER)
+        for least_of, head_of, tail_of, opens in parts:
+            least += least_of
+            tail += head_of
             if not is_open:
-                head = min(head + part.head, NEVER)
-            tail = min(tail + part.head, NEVER)
-            if part.open:
-                if least < NEVER:
-                    self.stretch = max(self.stretch, tail)
-                tail = part.tail
-                is_open = True
-        return self.note(_Part(least, head, tail, is_open))
+                head = tail
+            if opens:
+                if least < NEVER and tail > self.stretch:
+                    self.stretch = min(tail, NEVER)
+                tail, is_open = tail_of, True
+        return self.note(_Part(min(least, NEVER), min(head, NEVER), min(tail, NEVER), is_open))
+
+    def behind(self, size: int, part: _Part) -> _Part:
+        """Behind text of `size` bytes without a choice."""
+        least, head = min(size + part.least, NEVER), min(size + part.head, NEVER)
+        return self.note(_Part(least, head, part.tail if part.open else head, part.open))
 
     def repeat_part(self, part: _Part, count: int) -> _Part:
         """The same part so often."""
@@ -154,56 +178,58 @@ class _Measure:
         self._asked.append(name)
         return self._known.get(name, _Part())
 
-    def _ordered(self) -> list[str]:
-        """The parts that the root needs, each behind those that it refers to where it is not one of theirs."""
-        order: list[str] = []
+    def _find_order(self) -> None:
+        """Looks at the parts that the root needs, each behind those that it refers to, its own users aside."""
         seen = {""}
-        done: set[str] = set()
         stack = [("", self._needs(""))]
         while stack:
             name, needs = stack[-1]
             follows = next(needs, None)
             if follows in seen:
-                self.recursive |= follows not in done
+                self.recursive |= follows not in self._known
             elif follows is None:
-                order.append(name)
-                done.add(name)
+                if name not in self._known:
+                    self._look(name)
+                self._order.append(name)
                 stack.pop()
             else:
                 seen.add(follows)
                 stack.append((follows, self._needs(follows)))
-        return order
 
     def _needs(self, name: str) -> Iterator[str]:
-        self._asked = []
-        self._parts[name]()
-        return iter([each for each in dict.fromkeys(self._asked) if each in self._parts])
+        """The parts that one refers to. Without any, it is known by that; with some, its sizes are none yet."""
+        self._asked, stretch = [], self.stretch
+        part = self._parts[name]()
+        needs = [each for each in dict.fromkeys(self._asked) if each in self._parts]
+        for each in needs:
+            self._users.setdefault(each, set()).add(name)
+        if needs:
+            self.stretch = stretch
+        else:
+            self._known[name] = part
+        return iter(needs)
 
 
 # ---- regular expressions
 
 
+@kept(many=1024, short=1 << 12, few=8)
 def measure_regex(pattern: str) -> Sizes:
-    """Of one expression."""
+    """Of one expression: where it leaves a choice is not looked at."""
     measure = _Measure({})
-    whole = _solid(_regex(pattern, measure))  # once: nothing in it refers to other parts
-    return measure.run(lambda: whole)
-
-
-def _regex(pattern: str, measure: _Measure) -> int:
-    """Bytes of the shortest match: where an expression leaves a choice is not looked at."""
     pattern = _PROPERTY.sub(r"\\w", pattern)
     counts = [int(count[:18]) for count in re.findall(r"\{(\d+)", pattern) + re.findall(r",(\d+)\}", pattern)]
-    measure.repeat = max([measure.repeat, *counts])
+    measure.repeat = max([0, *counts])
+    least = 0
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = sre.parse(pattern)
         _optional(tree, measure)
-        return _tree(tree, measure)
+        least = _tree(tree, measure)
     except (re.error, OverflowError):  # the library may read it, so that all it may hold counts
         measure.optional = max(measure.optional, len(re.findall(r"[?*|{]", pattern)))
-        return 0
+    return Sizes(least, measure.stretch, measure.repeat, optional=measure.optional)
 
 
 def _optional(tree: Any, measure: _Measure) -> tuple[bool, int]:
@@ -307,7 +333,7 @@ def _number(schema: dict[str, Any], measure: _Measure) -> _Part:
 def _string(schema: dict[str, Any], measure: _Measure) -> _Part:
     size = schema.get("minLength", 0)
     if "pattern" in schema:
-        size = max(size, _regex(schema["pattern"], measure))
+        size = max(size, measure.include(measure_regex(schema["pattern"])))
     if schema.keys() & {"pattern", "allOf"} or schema.get("maxLength") == 0:
         return measure.note(_solid(min(size + 2, NEVER)))
     return _Part(size + 2, 1, 1, True)
@@ -334,12 +360,12 @@ def _object(schema: dict[str, Any], measure: _Measure) -> _Part:
         measure.note(_schema(each, measure))
     parts = [_solid(1)]
     for name in [*declared, *(required - declared.keys())]:
-        key = _solid(len(name.encode()) + 2 * _SEPARATOR + 2)
-        member = measure.join(key, _schema(declared[name], measure) if name in declared else rest)
+        key = len(name.encode()) + 2 * _SEPARATOR + 2
+        member = measure.behind(key, _schema(declared[name], measure) if name in declared else rest)
         if name in required:
             parts.append(member)
     more = max(schema.get("minProperties", 0) - len(required), 0)
-    parts.append(measure.repeat_part(measure.join(_solid(2 + 2 * _SEPARATOR), rest), more))
+    parts.append(measure.repeat_part(measure.behind(2 + 2 * _SEPARATOR, rest), more))
     return measure.join(*parts, _solid(1))
 
 
@@ -405,7 +431,8 @@ class _Body:
         if token[0] == '"':
             return _solid(max(len(token.encode()) - 2, 0))
         if token[0] == "/" and len(token) > 1:
-            return _solid(_regex(token[1 : token.rindex("/")].replace("\\/", "/"), self._measure))
+            pattern = token[1 : token.rindex("/")].replace("\\/", "/")
+            return _solid(self._measure.include(measure_regex(pattern)))
         if token == "%json":
             return self._json()
         return self._measure.refer(token) if token[0].isalpha() or token[0] == "_" else _Part()

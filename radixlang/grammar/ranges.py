@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 Ranges = tuple[tuple[int, int], ...]
 """code points, inclusive, ascending and apart"""
+LAST = 0x10FFFF
+"""of all code points"""
 
 
 def union(ranges: Iterable[tuple[int, int]]) -> Ranges:
@@ -32,4 +34,16 @@ def without(ranges: Ranges, others: Ranges) -> Ranges:
             j += 1
         if low <= high:
             out.append((low, high))
+    return tuple(out)
+
+
+def invert(ranges: Ranges) -> Ranges:
+    """All other code points: what lies before, between and behind."""
+    out, at = [], 0
+    for low, high in ranges:
+        if low > at:
+            out.append((at, low - 1))
+        at = high + 1
+    if at <= LAST:
+        out.append((at, LAST))
     return tuple(out)

@@ -7,10 +7,10 @@ text is generated. Pure host code: must not know tokens, requests or the grammar
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 from radixlang.grammar.errors import GrammarError
+from radixlang.grammar.kept import kept
 from radixlang.grammar.schema.compile import Compiler
 from radixlang.grammar.schema.document import Document, Node, children
 from radixlang.grammar.schema.emit import Emitter
@@ -69,23 +69,17 @@ def normalise(schema: Any) -> Normalised:
     return Normalised(written, residual, tuple(compiler.warnings), checks)
 
 
+@kept(many=64, short=MAX_SHORT)
 def normalise_text(text: str) -> Normalised:
     """`normalise` of a JSON text; the last ones are kept, for one backend after another asks for the same.
 
     Raises:
         GrammarError: as `normalise`, and where the text is no JSON.
     """
-    return _normalise_short(text) if len(text) <= MAX_SHORT else _normalise_long(text)
-
-
-def _normalise_text(text: str) -> Normalised:
     normalised = normalise(read_json(text, "json_schema"))
     for warning in normalised.warnings:
         log.info("a JSON schema was given a keyword without effect: %s", warning)
     return normalised
-
-
-_normalise_short, _normalise_long = lru_cache(64)(_normalise_text), lru_cache(2)(_normalise_text)
 
 
 def check_all(schema: Any) -> Obligations:

@@ -1,34 +1,31 @@
-"""From subschemas to shapes: every keyword's meaning, its negation, and the ways to fulfil several at once.
+"""From subschemas to shapes: the ways to fulfil several at once, or to fail them.
 
 A state is a conjunction of subschemas that hold or fail (terms.State). `Compiler.expand` turns one into the
 list of shapes whose union it is; child values get states of their own, so references may recurse as they like
-and siblings of references are nothing special. A keyword that no grammar states is left out and noted in the term.
-Knows the keywords; must not know how shapes are written down (emit.py).
+and siblings of references are nothing special. What the keywords mean is said by assertions.py, combinators.py and
+negation.py. Must not know how shapes are written down (emit.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from radixlang.grammar.errors import GrammarError
-from radixlang.grammar.limits import too_long
-from radixlang.grammar.schema import formats, pattern
+from radixlang.grammar.schema import pattern
+from radixlang.grammar.schema.assertions import shape_of
+from radixlang.grammar.schema.combinators import COMBINATORS
 from radixlang.grammar.schema.document import Document, Node, malformed
-from radixlang.grammar.schema.keywords import asserted
+from radixlang.grammar.schema.exclusion import Traits
+from radixlang.grammar.schema.keywords import asserted, listed
 from radixlang.grammar.schema.negation import failures
 from radixlang.grammar.schema.terms import (
     ANYTHING,
-    BOOLEAN,
-    NULL,
-    TYPES,
     Alternative,
     Arr,
-    Contains,
+    Choice,
     Item,
     Literal,
-    Note,
-    Num,
     Obj,
     Part,
     Shape,
@@ -37,23 +34,17 @@ from radixlang.grammar.schema.terms import (
     canonical,
     join,
     meet,
-    no_number,
     noted,
     type_of,
-    whole,
 )
 
 MAX_ALTERNATIVES = 48  # shapes of one state
 MAX_STEPS = 1_000  # conjunctions tried for one state
 MAX_STATES = 20_000  # states of one schema
 MAX_HOPS = 1_000  # references that only lead to another one
-
-
-class Choice(NamedTuple):
-    """One of the alternatives holds; `note` says which keyword is lost if the choice is given up."""
-
-    alternatives: list[Alternative]
-    note: Note
+MAX_WORK = 20_000_000  # in one schema, counted in steps of about 100 ns
+CONJUNCTION = 50  # such steps for each
+CHARACTER = 20  # for each that is matched with a pattern
 
 
 class Meaning(NamedTuple):
@@ -78,9 +69,25 @@ class Compiler:
         self._empty: dict[frozenset[Literal], bool] = {}
         self._negations: dict[Node, Choice] = {}
         self._keywords: dict[int, dict[str, Any]] = {}
+        self._followed: dict[Node, tuple[Node, int]] = {}  # and by how many references
         self._validators: dict[Node, Any] = {}
         self._enums: dict[Node, set[Any]] = {}
+        self.traits: dict[Node, Traits] = {}  # what exclusion.py keeps
+        self._work = 0
         self._never = Node(document, False, "", "", document.draft)
+
+    def spend(self, steps: int) -> None:
+        """Count work of which a small schema may ask for much.
+
+        Raises:
+            GrammarError: it is too much.
+        """
+        self._work += steps
+        if self._work > MAX_WORK:
+            raise GrammarError(
+                "its subschemas combine in too many ways; simplify allOf, anyOf, oneOf or patternProperties.",
+                pointer="",
+            )
 
     # ---- states
 
@@ -91,14 +98,29 @@ class Compiler:
 
     def state(self, node: Node, positive: bool = True) -> State:
         """The state of one subschema, `()` or `never` where it is that plain; what only refers is followed."""
-        first, hops = node, 0
-        while isinstance(node.schema, dict) and "$ref" in node.schema and len(self.keywords(node)) == 1:
-            node, hops = self.document.resolve(node), hops + 1
-            if node is first or hops > MAX_HOPS:
-                raise GrammarError("the reference leads back to itself.", pointer=first.pointer, keyword="$ref")
+        node = self._follow(node)
         if isinstance(node.schema, bool) or not node.schema:
             return () if bool(node.schema is not False) == positive else self.never
         return ((node, positive),)
+
+    def _follow(self, node: Node) -> Node:
+        """Where a chain of subschemas that only refer to another one ends."""
+        first = node
+        passed: list[Node] = []
+        ahead = 0
+        while isinstance(node.schema, dict) and "$ref" in node.schema and len(self.keywords(node)) == 1:
+            if node in self._followed:
+                node, ahead = self._followed[node]
+                break
+            passed.append(node)
+            node = self.document.resolve(node)
+            if node is first or len(passed) > MAX_HOPS:
+                break
+        if (node is first and passed) or len(passed) + ahead > MAX_HOPS:
+            raise GrammarError("the reference leads back to itself.", pointer=first.pointer, keyword="$ref")
+        for hops, each in enumerate(reversed(passed), ahead + 1):
+            self._followed[each] = node, hops
+        return node
 
     def negated(self, state: State) -> State | None:
         """The state that holds where `state` fails; None where it has no single statement."""
@@ -139,7 +161,7 @@ class Compiler:
                 self.is_empty(self.item(term, index)) for index in range(min(term.low, len(term.prefix) + 1))
             )
         if isinstance(term, Obj):
-            return any(self.is_empty(self.value(term, name)) for name in term.required)
+            return any(map(self.is_empty, self.values(term, term.required).values()))
         return isinstance(term, Str) and self.no_string(term)
 
     @staticmethod
@@ -157,14 +179,21 @@ class Compiler:
         """What item `index` of an array must fulfil."""
         return term.prefix[index] if index < len(term.prefix) else term.items
 
-    def value(self, term: Obj, name: str) -> State:
-        """What the value of key `name` must fulfil, `never` where the key is not allowed."""
-        state: State = ()
+    def values(self, term: Obj, names: Iterable[str]) -> dict[str, State]:
+        """What the value of each key must fulfil, `never` where the key is not allowed."""
+        states: dict[str, State] = dict.fromkeys(names, ())
         for part in term.parts:
-            state = join(state, self.value_in(part, name))
-        if term.names and not self.admits(term.names, name):
-            return self.never
-        return state
+            if part.rest or part.patterns:
+                for name, state in states.items():
+                    self.spend(len(state) + CHARACTER * len(name) * len(part.patterns))
+                    states[name] = join(state, self.value_in(part, name))
+            else:
+                for name, each in part.props.items():
+                    if name in states:
+                        states[name] = join(states[name], each)
+        if term.names:
+            states |= {name: self.never for name in states if not self.admits(term.names, name)}
+        return states
 
     @staticmethod
     def value_in(part: Part, name: str) -> State:
@@ -187,7 +216,7 @@ class Compiler:
             out: list[Shape] = []
             self._steps = 0
             try:
-                self._conjunction(list(state), [], ANYTHING, [], out, lossy)
+                self._conjunction(list(state), {}, ANYTHING, [], out, lossy)
                 return out
             except _TooManyError:
                 continue
@@ -199,7 +228,7 @@ class Compiler:
     def _conjunction(
         self,
         todo: list[Item],
-        taken: list[Literal],
+        taken: dict[Literal, None],
         shape: Shape,
         choices: list[Choice],
         out: list[Shape],
@@ -207,15 +236,18 @@ class Compiler:
     ) -> None:
         """Collect what all of `todo` says, then branch on the first choice left."""
         self._steps += 1
+        self.spend(CONJUNCTION)
         if self._steps > MAX_STEPS:
             raise _TooManyError
-        todo, taken, choices = list(todo), list(taken), list(choices)
+        todo, taken, choices = todo[::-1], dict(taken), list(choices)
         while todo:
-            item = todo.pop(0)
+            item = todo.pop()
             if isinstance(item, dict):
                 shape = meet(shape, item)
                 if not shape:
                     return
+                if "object" in shape:
+                    self.spend(len(shape["object"].parts))  # each of which was compared with the new ones
                 continue
             node, positive = item
             if isinstance(node.schema, bool):
@@ -226,13 +258,14 @@ class Compiler:
                 continue
             if (node, not positive) in taken:
                 return
-            taken.append(item)
+            taken[item] = None
             if positive:
                 meaning = self.meaning(node)
                 if meaning.values is not None:
-                    self._finite(meaning.values, [*taken, *(i for i in todo if not isinstance(i, dict))], out)
+                    others = [each for each in reversed(todo) if not isinstance(each, dict)]
+                    self._finite(meaning.values, [*taken, *others], out)
                     return
-                todo[:0] = meaning.items
+                todo.extend(reversed(meaning.items))
                 choices.extend(meaning.choices)
             else:
                 choices.append(self.negation(node))
@@ -305,272 +338,24 @@ class Compiler:
 
     def _meaning(self, node: Node) -> Meaning:
         keywords = self.keywords(node)
-        if "const" in keywords or "enum" in keywords:
-            values = [keywords["const"]] if "const" in keywords else keywords["enum"]
+        values = listed(keywords)
+        if values is not None:
             return Meaning([], [], values)
         items: list[Item] = []
         choices: list[Choice] = []
         # The shape stands where `properties` does: keys are generated in the order in which the schema has them.
-        plain = [key for key in keywords if key not in _COMBINATORS]
+        plain = [key for key in keywords if key not in COMBINATORS]
         place = "properties" if "properties" in plain else plain[0] if plain else None
         for key in keywords:
-            if key in _COMBINATORS:
-                _COMBINATORS[key](self, node, keywords, items, choices)
+            if key in COMBINATORS:
+                for each in COMBINATORS[key](self, node, keywords):
+                    if isinstance(each, Choice):
+                        choices.append(each)
+                    else:
+                        items.append(each)
             elif key == place:
-                items.append(self._base(node, keywords))
+                items.append(shape_of(self, node, keywords))
         return Meaning(items, choices)
-
-    def _base(self, node: Node, keywords: dict[str, Any]) -> Shape:
-        types = keywords.get("type", TYPES)
-        shape: Shape = {}
-        for kind in [types] if isinstance(types, str) else types:
-            name = "number" if kind == "integer" else kind
-            if name == "number":
-                if "number" in shape and kind == "integer":
-                    continue
-                term: Any = self._number(node, keywords, kind == "integer")
-            elif name == "string":
-                term = self._string(node, keywords)
-            elif name == "array":
-                term = self._array(node, keywords)
-            elif name == "object":
-                term = self._object(node, keywords)
-            else:
-                term = NULL if name == "null" else BOOLEAN
-            if term is not None:
-                shape[name] = term
-        return shape
-
-    def number(self, node: Node) -> Num | None:
-        """What the subschema's own keywords say of a number, None where none may stand."""
-        return self._number(node, self.keywords(node), True)
-
-    def _number(self, node: Node, k: dict[str, Any], integer: bool) -> Num | None:
-        low, high = k.get("minimum"), k.get("maximum")
-        low_open = high_open = False
-        below, above = k.get("exclusiveMinimum"), k.get("exclusiveMaximum")
-        if isinstance(below, bool):
-            low_open = below and low is not None
-        elif below is not None and (low is None or below >= low):
-            low, low_open = below, True
-        if isinstance(above, bool):
-            high_open = above and high is not None
-        elif above is not None and (high is None or above <= high):
-            high, high_open = above, True
-        multiples = (k["multipleOf"],) if "multipleOf" in k else ()
-        term = Num(low, low_open, high, high_open, integer, multiples, origins=(node,))
-        return None if no_number(term) else term
-
-    def _string(self, node: Node, k: dict[str, Any]) -> Str | None:
-        low, high = int(k.get("minLength", 0)), whole(k.get("maxLength"))
-        terms: tuple[tuple[str, bool], ...] = ()
-        notes: tuple[Note, ...] = ()
-        if "pattern" in k:
-            if reason := too_long(k["pattern"]):
-                raise GrammarError(f"the pattern is too large: {reason}.", pointer=node.pointer, keyword="pattern")
-            if pattern.readable(k["pattern"]):
-                terms = () if pattern.universal(k["pattern"]) else ((k["pattern"], True),)
-            else:
-                notes = ((node, "pattern"),)
-                self._refuse_irregular(node, k["pattern"])
-        if "format" in k:
-            found = formats.lookup(k["format"], node.draft)
-            if found is None:
-                self.warnings[f"#{node.pointer}/format: {k['format']!r} is an annotation here."] = None
-            else:
-                terms = join(terms, found.terms)
-                if found.max_length is not None:
-                    high = found.max_length if high is None else min(high, found.max_length)
-                if not found.exact:
-                    notes = (*notes, (node, "format"))
-        return None if high is not None and low > high else Str(low, high, terms, origins=(node,), notes=notes)
-
-    @staticmethod
-    def _refuse_irregular(node: Node, source: str) -> None:
-        try:
-            reason = pattern.irregular(source)
-        except pattern.UnsupportedPatternError:
-            return
-        if reason:
-            raise GrammarError(
-                f"the pattern {reason}, which no automaton can; write it without.",
-                pointer=node.pointer,
-                keyword="pattern",
-            )
-
-    def _array(self, node: Node, k: dict[str, Any]) -> Arr | None:
-        low, high = int(k.get("minItems", 0)), whole(k.get("maxItems"))
-        prefix: tuple[State, ...] = ()
-        rest: State = ()
-        key = "prefixItems" if "prefixItems" in k else "items" if isinstance(k.get("items"), list) else None
-        if key:
-            prefix = tuple(self.state(node.child(key, i)) for i in range(len(k[key])))
-            key = "items" if key == "prefixItems" else "additionalItems"
-        else:
-            key = "items"
-        if key in k:
-            rest = self.state(node.child(key))
-        if rest == self.never:
-            high = len(prefix) if high is None else min(high, len(prefix))
-            rest = ()
-        contains: tuple[Contains, ...] = ()
-        if "contains" in k:
-            least, most = int(k.get("minContains", 1)), whole(k.get("maxContains"))
-            contains = (Contains(self.state(node.child("contains")), least, most, (node, "contains")),)
-        unique = (node, "uniqueItems") if k.get("uniqueItems") is True else None
-        notes: tuple[Note, ...] = ()
-        if "unevaluatedItems" in k:
-            found = self._evaluated_items(node)
-            if found is None:
-                notes = ((node, "unevaluatedItems"),)
-            elif found >= 0:
-                extra = self.state(node.child("unevaluatedItems"))
-                first = tuple(prefix[i] if i < len(prefix) else () for i in range(max(found, len(prefix))))
-                if extra == self.never:
-                    high = found if high is None else min(high, found)
-                else:
-                    prefix, rest = first, join(rest, extra)
-        return None if high is not None and low > high else Arr(prefix, rest, low, high, contains, unique, notes)
-
-    def _object(self, node: Node, k: dict[str, Any]) -> Obj | None:
-        notes: list[Note] = []
-        parts: tuple[Part, ...] = ()
-        if "properties" in k or "patternProperties" in k or "additionalProperties" in k:
-            props = {name: self.state(node.child("properties", name)) for name in k.get("properties", ())}
-            patterns: list[tuple[str, State]] = []
-            rest: State = ()
-            if "additionalProperties" in k:
-                rest = self.state(node.child("additionalProperties"))
-            for source in k.get("patternProperties", ()):
-                each = self.state(node.child("patternProperties", source))
-                if not pattern.readable(source):
-                    notes.append((node, "patternProperties"))
-                    rest = ()
-                elif pattern.universal(source):
-                    parts = (*parts, Part({}, (), each))
-                    rest = ()
-                else:
-                    patterns.append((source, each))
-            parts = (Part(props, tuple(patterns), rest, node), *parts)
-        low, high = int(k.get("minProperties", 0)), whole(k.get("maxProperties"))
-        size = tuple((node, key) for key in ("minProperties", "maxProperties") if key in k)
-        required = k.get("required", ())
-        names: State = self.state(node.child("propertyNames")) if "propertyNames" in k else ()
-        if "unevaluatedProperties" in k:
-            found = self._evaluated_properties(node)
-            if found is None:
-                notes.append((node, "unevaluatedProperties"))
-            elif found is not True:
-                extra = self.state(node.child("unevaluatedProperties"))
-                parts = (*parts, Part(dict.fromkeys(found[0], ()), tuple((p, ()) for p in found[1]), extra, node))
-        if high is not None and max(low, len(set(required))) > high:
-            return None
-        return Obj(parts, tuple(dict.fromkeys(required)), low, high, names, size, tuple(notes))
-
-    def _in_place(self, node: Node) -> list[Node] | None:
-        """The subschemas that surely apply to the same value (`$ref`, `allOf`), None if some only may."""
-        keywords = self.keywords(node)
-        if any(
-            key in keywords for key in ("anyOf", "oneOf", "if", "dependentSchemas", "$dynamicRef", "$recursiveRef")
-        ):
-            return None
-        out = [node.child("allOf", i) for i in range(len(keywords.get("allOf", ())))]
-        if "$ref" in keywords:
-            out.append(self.document.resolve(node))
-        return [each for each in out if isinstance(each.schema, dict)]
-
-    def _evaluated_properties(self, node: Node, seen: tuple[Node, ...] = ()) -> Any:
-        """(names, patterns) that other keywords evaluate; True for all, None where that depends on the value."""
-        if node in seen:
-            return [], []
-        keywords = self.keywords(node)
-        if "additionalProperties" in keywords or (seen and "unevaluatedProperties" in keywords):
-            return True
-        names, patterns = list(keywords.get("properties", ())), list(keywords.get("patternProperties", ()))
-        if not all(map(pattern.readable, patterns)):
-            return None
-        below = self._in_place(node)
-        for each in below or ():
-            found = self._evaluated_properties(each, (*seen, node))
-            if found is True:
-                return True
-            if found is None:
-                return None
-            names, patterns = names + found[0], patterns + found[1]
-        return None if below is None else (names, patterns)
-
-    def _evaluated_items(self, node: Node, seen: tuple[Node, ...] = ()) -> int | None:
-        """How many leading items other keywords evaluate; -1 for all, None where that depends on the value."""
-        if node in seen:
-            return 0
-        k = self.keywords(node)
-        if (seen and "unevaluatedItems" in k) or "additionalItems" in k or isinstance(k.get("items"), dict | bool):
-            return -1
-        if "contains" in k:
-            return None
-        most = len(k.get("prefixItems", k.get("items", ())))
-        below = self._in_place(node)
-        for each in below or ():
-            found = self._evaluated_items(each, (*seen, node))
-            if found is None or found < 0:
-                return found
-            most = max(most, found)
-        return None if below is None else most
-
-    # ---- combinators
-
-    def _ref(self, node: Node, k: dict[str, Any], items: list[Item], choices: list[Choice]) -> None:
-        items.append((self.document.resolve(node), True))
-
-    def _dynamic_ref(self, node: Node, k: dict[str, Any], items: list[Item], choices: list[Choice]) -> None:
-        target = self.document.resolve_dynamic(node)
-        key = "$dynamicRef" if "$dynamicRef" in k else "$recursiveRef"
-        items.append(noted(ANYTHING, (node, key)) if target is None else (target, True))
-
-    def _all_of(self, node: Node, k: dict[str, Any], items: list[Item], choices: list[Choice]) -> None:
-        items.extend((node.child("allOf", i), True) for i in range(len(k["allOf"])))
-
-    def _any_of(self, node: Node, k: dict[str, Any], items: list[Item], choices: list[Choice]) -> None:
-        choices.append(
-            Choice([((node.child("anyOf", i), True),) for i in range(len(k["anyOf"]))], (node, "anyOf"))
-        )
-
-    def _one_of(self, node: Node, k: dict[str, Any], items: list[Item], choices: list[Choice]) -> None:
-        options = [node.child("oneOf", i) for i in range(len(k["oneOf"]))]
-        others: list[list[Literal]] = [[] for _ in options]
-        for i, left in enumerate(options):
-            for j in range(i):
-                if not self.disjoint(left, options[j]):
-                    others[i].append((options[j], False))
-                    others[j].append((left, False))
-        alternatives: list[Alternative] = [((o, True), *rest) for o, rest in zip(options, others, strict=True)]
-        choices.append(Choice(alternatives, (node, "oneOf")))
-
-    def disjoint(self, a: Node, b: Node) -> bool:
-        if isinstance(a.schema, bool) or isinstance(b.schema, bool):
-            return a.schema is False or b.schema is False
-        return a is not b and self.is_empty(((a, True), (b, True)))
-
-    def _not(self, node: Node, k: dict[str, Any], items: list[Item], choices: list[Choice]) -> None:
-        items.append((node.child("not"), False))
-
-    def _if(self, node: Node, k: dict[str, Any], items: list[Item], choices: list[Choice]) -> None:
-        test = node.child("if")
-        yes: Alternative = ((test, True), (node.child("then"), True)) if "then" in k else ((test, True),)
-        no: Alternative = ((test, False), (node.child("else"), True)) if "else" in k else ((test, False),)
-        if "then" in k or "else" in k:
-            choices.append(Choice([yes, no], (node, "if")))
-
-    def _dependency(self, node: Node, key: str, k: dict[str, Any], choices: list[Choice]) -> None:
-        for name, value in k[key].items():
-            absent = ANYTHING | {"object": Obj(parts=(Part({name: self.never}),))}
-            if value == []:
-                continue
-            if isinstance(value, list):
-                present: Alternative = ({"object": Obj(required=tuple(dict.fromkeys((name, *value))))},)
-            else:
-                present = ({"object": Obj(required=(name,))}, (node.child(key, name), True))
-            choices.append(Choice([(absent,), present], (node, key)))
 
     # ---- negation
 
@@ -590,24 +375,3 @@ def _has_type(value: Any, types: str | list[str]) -> bool:
         if each == kind or (each == "integer" and kind == "number" and float(value).is_integer()):
             return True
     return False
-
-
-_COMBINATORS: dict[str, Callable[..., None]] = {
-    "$ref": Compiler._ref,
-    "$dynamicRef": Compiler._dynamic_ref,
-    "$recursiveRef": Compiler._dynamic_ref,
-    "allOf": Compiler._all_of,
-    "anyOf": Compiler._any_of,
-    "oneOf": Compiler._one_of,
-    "not": Compiler._not,
-    "if": Compiler._if,
-    "then": lambda *_: None,
-    "else": lambda *_: None,
-    "dependencies": lambda self, node, k, items, choices: self._dependency(node, "dependencies", k, choices),
-    "dependentRequired": lambda self, node, k, items, choices: self._dependency(
-        node, "dependentRequired", k, choices
-    ),
-    "dependentSchemas": lambda self, node, k, items, choices: self._dependency(
-        node, "dependentSchemas", k, choices
-    ),
-}

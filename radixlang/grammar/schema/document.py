@@ -38,6 +38,7 @@ _VALIDATORS: dict[int, Any] = {
 _ONE = ("additionalProperties", "additionalItems", "not", "if", "then", "else", "contains", "propertyNames",
         "unevaluatedProperties", "unevaluatedItems", "items")  # fmt: skip
 _LIST = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+_NAMES = frozenset(("$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor"))
 _MAP = ("properties", "patternProperties", "definitions", "$defs", "dependentSchemas", "dependencies")
 
 
@@ -55,6 +56,9 @@ class Node:
         value = self.schema
         for step in path:
             value = value[step]
+        found = self.document.known(value)
+        if found is not None:
+            return found
         pointer = self.pointer + "".join("/" + escape(str(step)) for step in path)
         return self.document.node(value, pointer, self.base, self.draft)
 
@@ -72,25 +76,30 @@ class Document:
     def __init__(self, schema: Any) -> None:
         if not isinstance(schema, dict | bool):
             raise GrammarError("a schema must be an object, true or false.", pointer="")
-        names_resources = _check_size(schema)
+        names_parts = _check_size(schema)
         self.schema = schema
         self.draft = self._find_draft()
         self._nodes: dict[int, Node] = {}
         self._resources: dict[str, Node] = {}
         self._anchors: dict[tuple[str, str], Node] = {}
+        self._targets: dict[tuple[str, str], Node] = {}
         self._dynamic: dict[str, list[Node]] = {}
         self._registry: Any = None
         self.root = self.node(schema, "", _ROOT, self.draft)
         self._resources[self.root.base] = self.root
         self._resources.setdefault(_ROOT, self.root)
-        if names_resources:
+        if names_parts:
             self._index()
+
+    def known(self, schema: Any) -> Node | None:
+        """The node of a subschema that has been met; there is none of a plain true or false."""
+        return self._nodes.get(id(schema))
 
     def node(self, schema: Any, pointer: str, base: str, draft: int) -> Node:
         """The node of the subschema `schema` found at `pointer`; the same object for the same subschema."""
         if isinstance(schema, bool):
             return Node(self, schema, pointer, base, draft)
-        found = self._nodes.get(id(schema))
+        found = self.known(schema)
         if found is None:
             if not isinstance(schema, dict):
                 raise GrammarError("a schema must be an object, true or false.", pointer=pointer)
@@ -108,9 +117,16 @@ class Document:
             GrammarError: nothing is there; schemas are never fetched over the network.
         """
         reference = node.schema[keyword]
-        uri, fragment = urldefrag(urljoin(node.base, reference) if reference else node.base)
+        found = self._targets.get((node.base, reference))
+        if found is None:
+            found = self._targets[node.base, reference] = self._resolve(node, keyword, reference)
+        return found
+
+    def _resolve(self, node: Node, keyword: str, reference: str) -> Node:
         if reference.startswith("#"):
             uri, fragment = node.base, reference[1:]
+        else:
+            uri, fragment = urldefrag(urljoin(node.base, reference) if reference else node.base)
         resource = self._resources.get(uri)
         if resource is None:
             raise GrammarError(
@@ -119,10 +135,8 @@ class Document:
                 keyword=keyword,
             )
         fragment = unquote(fragment)
-        if fragment and not fragment.startswith("/"):
-            found = self._anchors.get((uri, fragment))
-        else:
-            found = self._walk(resource, fragment)
+        is_anchor = fragment and not fragment.startswith("/")
+        found = self._anchors.get((uri, fragment)) if is_anchor else self._walk(resource, fragment)
         if found is None:
             raise GrammarError(
                 f"the reference {reference!r} points nowhere.", pointer=node.pointer, keyword=keyword
@@ -166,7 +180,7 @@ class Document:
             else:
                 return None
             pointer += "/" + escape(step)
-            known = self._nodes.get(id(value))
+            known = self.known(value)
             if known is not None:
                 base, draft = known.base, known.draft
         return self.node(value, pointer, base, draft)
@@ -259,7 +273,8 @@ def _draft_of(schema: Any, default: int) -> int:
 
 
 def _check_size(schema: Any) -> bool:
-    """Enforce the limits without recursion; says whether any subschema may name itself (id or anchor)."""
+    """Enforce the limits without recursion; says whether any subschema may name itself (id or anchor), other than
+    the whole by its URI."""
     nodes = chars = depth = 0
     named = False
     level = [schema]
@@ -274,8 +289,9 @@ def _check_size(schema: Any) -> bool:
             if isinstance(value, dict):
                 for key in value:
                     chars += len(key)
-                    if key in ("$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor"):
-                        named = True
+                    if key in _NAMES and not isinstance(value[key], dict):  # that would be a property
+                        is_uri = key in ("$id", "id") and not str(value[key]).startswith("#")
+                        named = named or not (is_uri and value is schema)
                 below.extend(value.values())
             elif isinstance(value, list):
                 below.extend(value)

@@ -49,3 +49,8 @@ def asserted(node: Node, warnings: dict[str, None]) -> dict[str, Any]:
                 None
             )
     return out
+
+
+def listed(keywords: dict[str, Any]) -> list[Any] | None:
+    """The values of `const` or `enum`; None without either."""
+    return [keywords["const"]] if "const" in keywords else keywords.get("enum")

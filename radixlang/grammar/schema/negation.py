@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from radixlang.grammar.schema import formats, pattern
 from radixlang.grammar.schema.document import Node
+from radixlang.grammar.schema.exclusion import disjoint
 from radixlang.grammar.schema.terms import (
     ANYTHING,
     TYPES,
@@ -45,7 +46,7 @@ def failures(compiler: Compiler, node: Node, key: str, k: dict[str, Any]) -> lis
         none: Alternative = tuple((o, False) for o in options)
         if key == "anyOf":
             return [none]
-        pairs = [(a, b) for i, a in enumerate(options) for b in options[:i] if not compiler.disjoint(a, b)]
+        pairs = [(a, b) for i, a in enumerate(options) for b in options[:i] if not disjoint(compiler, a, b)]
         return [none, *(((a, True), (b, True)) for a, b in pairs)]
     if key == "$ref":
         return [((compiler.document.resolve(node), False),)]

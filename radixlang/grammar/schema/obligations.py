@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from radixlang.grammar.schema import pattern
+from radixlang.grammar.schema.assertions import number
 from radixlang.grammar.schema.compile import Compiler
 from radixlang.grammar.schema.document import Node, children, malformed
 from radixlang.grammar.schema.terms import least, whole
@@ -110,7 +111,7 @@ class Obligations:
         low: int | None = None
         high: int | None = None
         for node in nodes:
-            term = self._compiler.number(node)
+            term = number(node, self._compiler.keywords(node), True)
             if term is not None and term.low is not None:
                 bound = math.floor(term.low) + 1 if term.low_open else math.ceil(term.low)
                 low = bound if low is None else max(low, bound)

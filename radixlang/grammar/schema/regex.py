@@ -6,17 +6,16 @@ schemas or automata.
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
-from radixlang.grammar.ranges import Ranges, union, without
+from radixlang.grammar.kept import kept
+from radixlang.grammar.ranges import LAST, Ranges, invert, union, without
 
 Tree = (
     tuple  # ("set", ranges) | ("cat", trees) | ("alt", trees) | ("rep", tree, low, high) | ("start",) | ("end",)
 )
 #               | ("look", tree, positive) | ("property", text)
 
-LAST = 0x10FFFF
 ANY: Ranges = ((0, LAST),)
 
 
@@ -33,17 +32,6 @@ class Parsed(NamedTuple):
 
     tree: Tree
     plain: bool
-
-
-def invert(ranges: Ranges) -> Ranges:
-    out, at = [], 0
-    for low, high in ranges:
-        if low > at:
-            out.append((at, low - 1))
-        at = high + 1
-    if at <= LAST:
-        out.append((at, LAST))
-    return tuple(out)
 
 
 _DIGIT: Ranges = ((48, 57),)
@@ -255,7 +243,7 @@ class _Parser:
         return ((ord(char), ord(char)),)
 
 
-@functools.lru_cache(maxsize=1024)
+@kept(many=256, short=1 << 12, few=4)
 def parse(pattern: str) -> Parsed:
     """Read a pattern.
 
@@ -310,6 +298,7 @@ def written_as_it_is(tree: Tree) -> bool:
     return tree[0] != "rep" or written_as_it_is(tree[1])
 
 
+@kept(many=512, short=64)
 def write_set(ranges: Ranges) -> str:
     ranges = spelt(ranges)
     if ranges == ANY:

@@ -103,6 +103,14 @@ Shape = dict[str, Any]  # type -> Term
 Item = Literal | Shape
 Alternative = tuple[Item, ...]  # all of them
 
+
+class Choice(NamedTuple):
+    """One of the alternatives holds; `note` says which keyword is lost if the choice is given up."""
+
+    alternatives: list[Alternative]
+    note: Note
+
+
 NULL, BOOLEAN = Plain((None,)), Plain((False, True))
 ANYTHING: Shape = {
     "null": NULL,

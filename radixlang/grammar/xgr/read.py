@@ -14,9 +14,9 @@ from typing import Any
 
 from radixlang.grammar.errors import GrammarError
 from radixlang.grammar.native.regex import Unsuitable, ranges_of
-from radixlang.grammar.ranges import union
+from radixlang.grammar.ranges import LAST, union
 from radixlang.grammar.rust_regex import as_rust
-from radixlang.grammar.xgr.rules import EMPTY, LAST, MAX_DEPTH, SURROGATES, Rules, Tree, without
+from radixlang.grammar.xgr.rules import EMPTY, MAX_DEPTH, SURROGATES, Rules, Tree, without
 
 
 def text_of(text: str, param: str) -> Tree:

@@ -15,7 +15,7 @@ import heapq
 from collections.abc import Collection, Iterator, Mapping
 
 from radixlang.grammar.errors import GrammarError
-from radixlang.grammar.ranges import Ranges, union
+from radixlang.grammar.ranges import LAST, Ranges, invert, union
 
 Tree = tuple
 Rules = dict[str, Tree]
@@ -35,7 +35,6 @@ WIDE = 16
 MAX_WIDE = 200_000
 """such ranges with counted repeats written out; the library takes some microseconds for each"""
 
-LAST = 0x10FFFF
 SURROGATES = (0xD800, 0xDFFF)
 
 
@@ -207,7 +206,7 @@ def _written(tree: Tree) -> str:
     if kind == "set":
         # What a class leaves out costs the library a thousandth of what it holds.
         negated = tree[1][-1][1] == LAST
-        ranges = _gaps(tree[1]) if negated else tree[1]
+        ranges = invert(tree[1]) if negated else tree[1]
         pairs = (_escape(low) + (f"-{_escape(high)}" if high > low else "") for low, high in ranges)
         return f"[{'^' * negated}{''.join(pairs)}]"
     if kind == "cat":
@@ -237,14 +236,4 @@ def _escape(code: int) -> str:
 
 def without(ranges: Ranges) -> Ranges:
     """All other characters; halves of surrogate pairs are none."""
-    return _gaps(union([*ranges, SURROGATES]))
-
-
-def _gaps(ranges: Ranges) -> Ranges:
-    """What lies before, between and behind."""
-    out, at = [], 0
-    for low, high in ranges:
-        if low > at:
-            out.append((at, low - 1))
-        at = high + 1
-    return (*out, (at, LAST)) if at <= LAST else tuple(out)
+    return invert(union([*ranges, SURROGATES]))

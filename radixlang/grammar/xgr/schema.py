@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from radixlang.grammar.ranges import Ranges
+from radixlang.grammar.ranges import Ranges, invert
 from radixlang.grammar.schema import regex as ecma
 from radixlang.grammar.schema.pattern import Language, UnsupportedPatternError, without
 from radixlang.grammar.xgr.rules import EMPTY, Rules, Tree
@@ -25,7 +25,7 @@ _PIECE = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|[\w-]+')
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _KINDS = ("null", "boolean", "number", "string", "array", "object")
 _SHORT = {'"': '"', "\\": "\\", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
-_RAW = ecma.invert(((0, 0x1F), (ord('"'), ord('"')), (ord("\\"), ord("\\")), (0xD800, 0xDFFF)))
+_RAW = invert(((0, 0x1F), (ord('"'), ord('"')), (ord("\\"), ord("\\")), (0xD800, 0xDFFF)))
 """what a JSON string may hold as it is"""
 NEVER: Tree = ("set", ())
 CHARS: Tree = ("ref", "chars")
