@@ -37,6 +37,7 @@ class TreeNode:
         "priority",
         "start",
         "tail",
+        "turn",
     )
 
     def __init__(
@@ -64,6 +65,9 @@ class TreeNode:
         self.credit = 0.0
         """how much later than its last use it counts as used in the order `cost` (see `Reuse.credit`), as of when
         it last became evictable"""
+        self.turn: int | None = None
+        """the place in line of the first waiting request that will read it; None where none is known to (see
+        `Foresight`)"""
         self.priority = 0
         self.entry: Entry[TreeNode] | None = None
         """its one valid entry in the queue of leaves"""

@@ -208,6 +208,7 @@ class RadixTree:
         """A new leaf."""
         leaf = TreeNode(data, page_data, parent, parent.namespace, parent.end, self._clock)
         leaf.priority = priority
+        self.reuse.returned(leaf.namespace, leaf.start, data, self._clock)
         parent.children[data[: self._width]] = leaf
         parent.entry = None
         self._nodes += 1
@@ -240,6 +241,7 @@ class RadixTree:
             reuse.used(node.hits, len(node.data), now - node.hit_time)
             node.hits += 1
             node.hit_time = now
+            node.turn = None  # whose turn it was reads it now; others in line are seen with the next look
             node = node.parent
 
     def lock(self, node: TreeNode) -> None:
@@ -302,7 +304,7 @@ class RadixTree:
                 freed.append(self._cut(node, size))
                 self._queue(node)
             else:
-                self.reuse.lost(node.hits, len(node.data))
+                self.reuse.lost(node.hits, node.hit_time, node.namespace, node.start, node.data)
                 freed.append(self._remove(node))
             got += size
         return _ids(freed)
@@ -328,7 +330,10 @@ class RadixTree:
     def flush(self) -> Ints:
         """Take out everything; nothing may be locked. The caller frees the pages."""
         assert self.locked == 0, "a locked tree cannot be flushed"
-        freed = [node.page_data for node in self._all_nodes()]
+        freed = []
+        for node in self._all_nodes():
+            freed.append(node.page_data)
+            node.entry = None
         self._roots = {name: root for name, root in self._roots.items() if root.locks}
         for root in self._roots.values():
             root.children.clear()
@@ -367,6 +372,11 @@ class RadixTree:
         node.credit = self.reuse.credit(node.hits, len(node.data), node.start)
         if node.entry is None or self._order(node) < node.entry[0]:
             self._queue(node)
+
+    def requeue(self, node: TreeNode) -> None:
+        """The value of a node may have sunk. It need not be in the tree any more."""
+        if node.entry is not None:
+            self._offer(node)
 
     def _queue(self, node: TreeNode) -> None:
         """Put a leaf into its place in the queue."""

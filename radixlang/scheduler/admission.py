@@ -5,6 +5,8 @@ Must not know results, or how the step is shared out among those that run.
 
 from __future__ import annotations
 
+from itertools import islice
+
 import numpy as np
 
 from radixlang.cache import Match
@@ -14,7 +16,7 @@ from radixlang.scheduler.lifecycle import BAD_REQUEST, Lifecycle
 from radixlang.scheduler.limits import SchedulerLimits
 from radixlang.scheduler.lower_tiers import LowerTiers
 from radixlang.scheduler.pages import Pages
-from radixlang.scheduler.policy import POLICIES
+from radixlang.scheduler.policy import POLICIES, WINDOW
 from radixlang.scheduler.preemption import victim
 from radixlang.scheduler.queue import WaitingQueue
 from radixlang.scheduler.request import Request
@@ -52,6 +54,8 @@ class Admission:
         """before this step nothing is admitted: memory was too short"""
         self._departures = 0
         """those of the lifecycle at that time: when a running request leaves its row, that holds no more"""
+        self._foreseen = (0, 0, 0)
+        """what arrived and left before the last look ahead"""
 
     @property
     def retry_step(self) -> int:
@@ -68,6 +72,7 @@ class Admission:
             return
         if step.number < self.retry_step:
             return
+        self._look_ahead(step)
         to_come = self._all_to_come()
         admitted: list[Request] = []
         hopeless: list[Request] = []
@@ -92,6 +97,18 @@ class Admission:
             self._lifecycle.admitted(request, now)
         for request in hopeless:
             self._lifecycle.fail_aside(request, BAD_REQUEST, self._grants.too_large(request))
+
+    def _look_ahead(self, step: StepBuilder) -> None:
+        """Tell the tree what the line will read, if pages may have to be evicted for this step, and something has
+        come or gone since it was told last."""
+        foresight, queue = self._pages.foresight, self._queue
+        if foresight is None or self._pages.pool.available >= self._limits.pages_for(step.budget):
+            return
+        news = (queue.arrivals, len(queue), self._lifecycle.departures)
+        if news != self._foreseen:
+            self._foreseen = news
+            line = islice(self._policy(queue, self._pages.tree), WINDOW)
+            foresight.look(((item.tokens.view(), item.namespace) for item in line), queue.departures)
 
     def admit_alone(self, step: StepBuilder, request: Request, now: float) -> None:
         """Give a waiting request a row, whoever else waits, if it waits for nothing else."""
