@@ -38,6 +38,5 @@ class Foresight:
             if pages >= tree.total:
                 break
         self._awaited = after
-        for node in before:
-            if node.turn is None:
-                tree.requeue(node)
+        for node in before:  # its turn may have gone, or come later now
+            tree.requeue(node)

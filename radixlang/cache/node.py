@@ -24,6 +24,7 @@ class TreeNode:
         "children",
         "created",
         "credit",
+        "cut",
         "data",
         "entry",
         "hit_time",
@@ -68,6 +69,8 @@ class TreeNode:
         self.turn: int | None = None
         """the place in line of the first waiting request that will read it; None where none is known to (see
         `Foresight`)"""
+        self.cut = False
+        """since it was last hit, its end has been evicted"""
         self.priority = 0
         self.entry: Entry[TreeNode] | None = None
         """its one valid entry in the queue of leaves"""

@@ -241,6 +241,7 @@ class RadixTree:
             reuse.used(node.hits, len(node.data), now - node.hit_time)
             node.hits += 1
             node.hit_time = now
+            node.cut = False
             node.turn = None  # whose turn it was reads it now; others in line are seen with the next look
             node = node.parent
 
@@ -299,12 +300,14 @@ class RadixTree:
         got = 0
         while got < count and (node := self._take_leaf()) is not None:
             size = node.size
+            if not node.cut:  # once for a run, however many calls it takes
+                node.cut = True
+                self.reuse.lost(node.hits, node.hit_time, node.namespace, node.start, node.data)
             if size > count - got:  # the end of a long run is enough
                 size = count - got
                 freed.append(self._cut(node, size))
                 self._queue(node)
             else:
-                self.reuse.lost(node.hits, node.hit_time, node.namespace, node.start, node.data)
                 freed.append(self._remove(node))
             got += size
         return _ids(freed)

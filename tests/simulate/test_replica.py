@@ -61,7 +61,8 @@ def test_leaps_are_exact(overlap: bool, mixed: bool, pages: int) -> None:
     retracted = evicted = 0
     for seed in range(3):
         policy = ("fcfs", "lpm")[seed % 2]
-        few = limits(mixed=mixed, num_pages=pages, policy=policy, conservativeness=0.3)
+        order = ("lru", "cost")[(seed + mixed) % 2]
+        few = limits(mixed=mixed, num_pages=pages, policy=policy, conservativeness=0.3, eviction=order)
         exact, leaping = (Replica(few, COST, overlap, exact=e) for e in (True, False))
         work = jobs(seed)
         expected = run(exact, work)
