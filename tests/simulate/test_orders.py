@@ -27,9 +27,7 @@ def hit_rate(order: str, workload: str, load: Settings) -> float:
     return Figures.of(simulation.answered, False).hit_rate
 
 
-@pytest.mark.parametrize(
-    ("workload", "points"), [("chat", 3), ("agent", 1), ("rag", 1)]
-)
+@pytest.mark.parametrize(("workload", "points"), [("chat", 3), ("agent", 1), ("rag", 1)])
 def test_cost_is_above_lru(workload: str, points: float) -> None:
     load = Settings(sessions=60, scale=0.5, concurrency=40)
     assert 100 * (hit_rate("cost", workload, load) - hit_rate("lru", workload, load)) >= points
