@@ -5,7 +5,8 @@ Must not know results, or how the step is shared out among those that run.
 
 from __future__ import annotations
 
-from itertools import islice
+from collections.abc import Iterator
+from itertools import chain, islice
 
 import numpy as np
 
@@ -72,11 +73,10 @@ class Admission:
             return
         if step.number < self.retry_step:
             return
-        self._look_ahead(step)
         to_come = self._all_to_come()
         admitted: list[Request] = []
         hopeless: list[Request] = []
-        for request in self._policy(self._queue, self._pages.tree):
+        for request in self._look_ahead(step, self._policy(self._queue, self._pages.tree)):
             rows = self._rows.available - sum(fetch.wanted for fetch in self._lower.fetches)
             if rows <= 0 or step.budget <= 0 or len(admitted) == self._limits.prefill_max_requests:
                 break
@@ -98,17 +98,19 @@ class Admission:
         for request in hopeless:
             self._lifecycle.fail_aside(request, BAD_REQUEST, self._grants.too_large(request))
 
-    def _look_ahead(self, step: StepBuilder) -> None:
+    def _look_ahead(self, step: StepBuilder, line: Iterator[Request]) -> Iterator[Request]:
         """Tell the tree what the line will read, if pages may have to be evicted for this step, and something has
-        come or gone since it was told last."""
+        come or gone since it was told last. → the line"""
         foresight, queue = self._pages.foresight, self._queue
         if foresight is None or self._pages.pool.available >= self._limits.pages_for(step.budget):
-            return
+            return line
         news = (queue.arrivals, len(queue), self._lifecycle.departures)
-        if news != self._foreseen:
-            self._foreseen = news
-            line = islice(self._policy(queue, self._pages.tree), WINDOW)
-            foresight.look(((item.tokens.view(), item.namespace) for item in line), queue.departures)
+        if news == self._foreseen:
+            return line
+        self._foreseen = news
+        ahead = list(islice(line, WINDOW))
+        foresight.look(((item.tokens.view(), item.namespace) for item in ahead), queue.departures)
+        return chain(ahead, line)
 
     def admit_alone(self, step: StepBuilder, request: Request, now: float) -> None:
         """Give a waiting request a row, whoever else waits, if it waits for nothing else."""
