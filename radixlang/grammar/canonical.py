@@ -9,6 +9,7 @@ cuts it alone. What all these cuts begin with is certain.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,23 +30,40 @@ RARE = 4
 MAX_KNOWN = 4096
 
 
+class Shared:
+    """What the states of one grammar have found, for inner states that have a `place` or are `ready`."""
+
+    def __init__(self) -> None:
+        self.forced: dict[Any, list[int]] = {}
+        """by place and the bytes before it that matter"""
+        self.free: dict[int, Mask] = {}
+        """masks, by their identities, where nothing is forced"""
+
+    def __len__(self) -> int:
+        return len(self.forced) + len(self.free)
+
+    def trim(self) -> None:
+        for found in (self.forced, self.free):
+            if len(found) >= MAX_KNOWN:
+                found.clear()
+
+
 class CanonicalState:
     """A state whose forced tokens are canonical, and whose masks leave nothing else where there are such.
 
-    `known` is shared by the states of one grammar: what was found behind the same tokens at the same place, for
-    inner states that have a `place`.
+    `shared` by the states of one grammar.
     """
 
     def __init__(
         self,
         inner: GrammarState,
         vocabulary: Vocabulary,
-        known: dict[Any, list[int]] | None = None,
+        shared: Shared | None = None,
         history: list[int] | None = None,
     ) -> None:
         self._inner = inner
         self._vocabulary = vocabulary
-        self._known = {} if known is None else known
+        self._shared = Shared() if shared is None else shared
         self._history = history or []
         self._forced: list[int] | None = None
 
@@ -58,6 +76,9 @@ class CanonicalState:
             yield from self._inner.filling(row)
             if self._vocabulary.differ(row):
                 self._forced = []
+                if (mask := self._inner.ready()) is not None:
+                    self._shared.trim()
+                    self._shared.free[id(mask)] = mask
                 return
         forced = yield from self._search()
         if not forced:
@@ -66,6 +87,14 @@ class CanonicalState:
             return
         row[:] = 0
         row.view(np.uint32)[forced[0] >> 5] = 1 << (forced[0] & 31)
+
+    def ready(self) -> Mask | None:
+        mask = None if self._forced or self.revises else self._inner.ready()
+        if mask is not None and self._forced is None:
+            if id(mask) not in self._shared.free:
+                return None
+            self._forced = []
+        return mask
 
     def accept(self, token: int) -> bool:
         if not self._inner.accept(token):
@@ -106,20 +135,20 @@ class CanonicalState:
         if self.revises or self.forced():
             return []
         data = b"".join(self._vocabulary.tokens[token] for token in self._inner.draft())
-        tokens = _as_encoded(data, self._history[-CONTEXT:], self._vocabulary) if data else []
+        head = head_of(self._history[-CONTEXT:], data, self._vocabulary)
+        tokens = alone(_as_encoded(data, head, self._vocabulary)) if data else []
         return tokens[:1] if tokens and _likely(tokens[0], self._inner, self._vocabulary) else []
 
     def _find(self, tokens: list[int]) -> Filling[list[int]]:
-        before = self._history[-CONTEXT:]
+        head = head_of(self._history[-CONTEXT:], self._vocabulary.tokens[tokens[0]], self._vocabulary)
         place = getattr(self._inner, "place", None)
         if place is None:
-            return (yield from certain(tokens, before, self._inner, self._vocabulary))
-        key = (place, *before)
-        found = self._known.get(key)
+            return (yield from certain(tokens, head, self._inner, self._vocabulary))
+        found = self._shared.forced.get((place, head))
         if found is None:
-            if len(self._known) >= MAX_KNOWN:
-                self._known.clear()
-            found = self._known[key] = yield from certain(tokens, before, self._inner, self._vocabulary)
+            self._shared.trim()
+            found = yield from certain(tokens, head, self._inner, self._vocabulary)
+            self._shared.forced[place, head] = found
         return found
 
     @property
@@ -138,19 +167,37 @@ class CanonicalState:
         return self._inner.ahead(tokens)
 
     def copy(self) -> CanonicalState:
-        return CanonicalState(self._inner.copy(), self._vocabulary, self._known, self._history.copy())
+        return CanonicalState(self._inner.copy(), self._vocabulary, self._shared, self._history.copy())
 
 
-def certain(
-    forced: list[int], before: list[int], state: GrammarState, vocabulary: Vocabulary
-) -> Filling[list[int]]:
+class EncodeJob:
+    """Cut a text into tokens."""
+
+    def __init__(self, text: str, vocabulary: Vocabulary) -> None:
+        self.text, self.vocabulary = text, vocabulary
+        self.ids: list[int] = []
+
+    def run(self) -> None:
+        self.ids = self.vocabulary.encode(self.text)
+
+    @classmethod
+    def run_all(cls, jobs: Sequence[EncodeJob]) -> None:
+        if any(job.vocabulary is not jobs[0].vocabulary for job in jobs):
+            for job in jobs:
+                job.run()
+            return
+        for job, ids in zip(jobs, jobs[0].vocabulary.encode_batch([job.text for job in jobs]), strict=True):
+            job.ids = ids
+
+
+def certain(forced: list[int], head: bytes, state: GrammarState, vocabulary: Vocabulary) -> Filling[list[int]]:
     """The tokens that stand, however the text goes on, where the bytes of `forced` must follow; `state` is where
-    these begin, `before` the tokens in front of them."""
+    these begin, `head` what of the text in front of them matters (`head_of`)."""
     special = next((i for i, token in enumerate(forced) if not vocabulary.tokens[token]), len(forced))
     if special == 0:
         return forced[:1]  # a special token has no other spelling
     data = b"".join(vocabulary.tokens[token] for token in forced[:special])
-    tokens = _as_encoded(data, before, vocabulary)
+    tokens = yield from _as_encoded(data, head, vocabulary)
     if special < len(forced):
         return tokens  # a special token cuts the text: nothing reaches beyond
     sure = len(tokens)
@@ -162,7 +209,7 @@ def certain(
         if longer is not None and not longer & nexts:
             continue
         # Where the cut lies behind what is certain so far, tokens before it are cut as they are alone.
-        cut_alone = _as_encoded(data[:cut], before, vocabulary) if cut else []
+        cut_alone = (yield from _as_encoded(data[:cut], head, vocabulary)) if cut else []
         sure = min(sure, _common(cut_alone, tokens))
     return tokens[:sure]
 
@@ -207,8 +254,10 @@ def _common(one: list[int], other: list[int]) -> int:
     return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
-def _as_encoded(data: bytes, before: list[int], vocabulary: Vocabulary) -> list[int]:
-    """The tokens that the tokenizer makes of the bytes behind `before`; none if it cuts across the seam."""
+def head_of(before: list[int], data: bytes, vocabulary: Vocabulary) -> bytes:
+    """What stands in front of `data`, behind some tokens, that may change how the tokenizer cuts it."""
+    if data[:1] == b" " and not data[1:2].isspace():
+        return b""  # tokenizers begin anew in front of the space before a word
     context: list[bytes] = []
     for token in reversed(before):
         piece = vocabulary.tokens[token]
@@ -216,17 +265,23 @@ def _as_encoded(data: bytes, before: list[int], vocabulary: Vocabulary) -> list[
             break
         context.append(piece)
         if piece[:1] == b" " and not piece[1:2].isspace():
-            break  # tokenizers begin anew in front of the space before a word
+            break
     context.reverse()
     while context and 0x80 <= context[0][0] < 0xC0:  # no character begins here
         del context[0]
-    head = b"".join(context)
+    return b"".join(context)
+
+
+def _as_encoded(data: bytes, head: bytes, vocabulary: Vocabulary) -> Filling[list[int]]:
+    """The tokens that the tokenizer makes of the bytes behind `head`; none if it cuts across the seam."""
     try:
         text = (head + data).decode()
     except UnicodeDecodeError as error:
         text = error.object[: error.start].decode()
+    job = EncodeJob(text, vocabulary)
+    yield job
     at, out = 0, []
-    for token in vocabulary.encode(text):
+    for token in job.ids:
         if at >= len(head):
             out.append(token)
         at += len(vocabulary.tokens[token])

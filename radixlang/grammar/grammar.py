@@ -33,6 +33,10 @@ class GrammarState(Protocol):
         """`fill`, for `filling.together`."""
         ...
 
+    def ready(self) -> Mask | None:
+        """What `fill` would write, where that is known and nothing has to be looked for; not to be written to."""
+        ...
+
     def accept(self, token: int) -> bool:
         """Go on by a token. False, and nothing changed, when it may not stand here. An end token ends the text."""
         ...

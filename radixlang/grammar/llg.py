@@ -385,6 +385,9 @@ class LlguidanceState:
         if not np.count_nonzero(row):
             raise GrammarFailure("The constraint leaves no token to go on with.")
 
+    def ready(self) -> Mask | None:
+        return None
+
     def accept(self, token: int) -> bool:
         if token in self._vocabulary.eos_ids:
             if not (self._ended or self.can_end):

@@ -7,11 +7,10 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
 
 from radixlang.errors import ConfigError
 from radixlang.grammar import ENGINES
-from radixlang.grammar.canonical import CanonicalState
+from radixlang.grammar.canonical import CanonicalState, Shared
 from radixlang.grammar.errors import GrammarError
 from radixlang.grammar.grammar import Engine, Grammar, GrammarState
 from radixlang.grammar.limits import GrammarLimits, too_long
@@ -39,7 +38,7 @@ class CanonicalGrammar:
     def __init__(self, inner: Grammar, vocabulary: Vocabulary) -> None:
         self.inner = inner
         self._vocabulary = vocabulary
-        self._known: dict[Any, list[int]] = {}
+        self._shared = Shared()
         self.uses = 0
         """times that `table` was asked for"""
         self.table: AutomatonTable | None = None
@@ -50,10 +49,10 @@ class CanonicalGrammar:
     @property
     def nbytes(self) -> int:
         tables = sum(table.nbytes for table in (self.table, self.endless) if table is not None)
-        return self.inner.nbytes + 400 * len(self._known) + tables
+        return self.inner.nbytes + 400 * len(self._shared) + tables
 
     def start(self) -> GrammarState:
-        return CanonicalState(self.inner.start(), self._vocabulary, self._known)
+        return CanonicalState(self.inner.start(), self._vocabulary, self._shared)
 
 
 class GrammarManager:

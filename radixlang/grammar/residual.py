@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Hashable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -49,6 +50,7 @@ class State(Protocol):
     """What is asked of the wrapped grammar's state (see grammar.GrammarState)."""
 
     def filling(self, row: np.ndarray) -> Filling[None]: ...
+    def ready(self) -> np.ndarray | None: ...
     def accept(self, token: int) -> bool: ...
     def rollback(self, tokens: int) -> None: ...
     def forced(self) -> list[int]: ...
@@ -173,6 +175,15 @@ class ResidualState:
         if self._grammar.checks is None and not self._vetoed:  # nothing is left out, and nothing taken back
             return self._inner.filling(row)
         return self._checked_filling(row)
+
+    def ready(self) -> np.ndarray | None:
+        """The mask, where nothing has to be looked for (see `GrammarState.ready`)."""
+        return self._inner.ready() if self._grammar.checks is None and not self._vetoed else None
+
+    @property
+    def place(self) -> Hashable:
+        """That of the wrapped state, where nothing has been left out; None: not known."""
+        return None if self._vetoed else getattr(self._inner, "place", None)
 
     def _checked_filling(self, row: np.ndarray) -> Filling[None]:
         yield from self._filling(row)

@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from radixlang.grammar.canonical import CONTEXT, certain
+from radixlang.grammar.canonical import CONTEXT, certain, head_of
 from radixlang.grammar.filling import alone
 from radixlang.grammar.grammar import Mask
 from radixlang.grammar.native import NativeGrammar, NativeState
 from radixlang.grammar.native.machines import Expression
+from radixlang.grammar.native.pushdown import Pushdown
 from radixlang.grammar.vocabulary import Vocabulary
 from radixlang.plan import AUTOMATON_MASKS, AUTOMATON_STATES
 
@@ -48,6 +49,8 @@ class AutomatonTable:
     """texts that are cut as the tokenizer cuts them are narrowed wherever the host would"""
     stretch: int
     """tokens that may be forced at once, at most, as far as was looked"""
+    places: dict[Any, int] | None = None
+    """the state of each of the grammar's places, where these are not the same"""
 
     @property
     def nbytes(self) -> int:
@@ -71,7 +74,7 @@ class AutomatonTable:
 
     def state_of(self, state: NativeState) -> int:
         """Where a text stands that the host has followed so far."""
-        place = state.place
+        place = state.place if self.places is None else self.places.get(state.place)
         return place if isinstance(place, int) else len(self.mask_row) - 1
 
 
@@ -80,6 +83,12 @@ def automaton_table(
 ) -> AutomatonTable | None:
     """The table of a grammar; None if it needs more than `max_states` states or `max_masks` different masks."""
     machine, vocabulary = grammar.machine, grammar.vocabulary
+    if isinstance(machine, Pushdown):
+        flat = machine.flatten(max_states - 1)
+        if flat is None:
+            return None
+        table = automaton_table(NativeGrammar(flat[0], vocabulary), max_states, max_masks)
+        return None if table is None else replace(table, places=flat[1])
     if not isinstance(machine, Expression) or len(machine.dfa) >= max_states:
         return None
     ended = len(machine.dfa)
@@ -124,7 +133,8 @@ def _narrowed(grammar: NativeGrammar, machine: Expression) -> tuple[dict[Any, in
         place, before = todo.popleft()
         forced = grammar.forced(place)
         state = NativeState(grammar, [place])
-        sure = alone(certain(forced, list(before), state, vocabulary)) if forced else []
+        head = head_of(list(before), vocabulary.tokens[forced[0]], vocabulary) if forced else b""
+        sure = alone(certain(forced, head, state, vocabulary)) if forced else []
         stretch = max(stretch, len(sure))
         if forced:
             firsts.setdefault(place, set()).add(sure[0] if sure else None)

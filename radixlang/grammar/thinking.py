@@ -44,6 +44,9 @@ class AnyState:
         self.fill(row)
         yield from ()
 
+    def ready(self) -> Mask | None:
+        return None
+
     def accept(self, token: int) -> bool:
         self._ended += token in self._eos_ids
         return True
@@ -147,6 +150,9 @@ class ThinkingState:
         if forced:
             row[:] = 0
             row.view(np.uint32)[forced[0] >> 5] = 1 << (forced[0] & 31)
+
+    def ready(self) -> Mask | None:
+        return None
 
     def accept(self, token: int) -> bool:
         if self._undecided and token == self._grammar.begin:

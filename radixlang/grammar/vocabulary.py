@@ -19,7 +19,7 @@ class Vocabulary:
 
     `tokens` [≤ size]: each id's bytes, b"" for special tokens and holes, which no grammar allows by their bytes.
     `size`: width of the model's logits. `encode`: ids of a text that stands inside a longer one, special tokens
-    written in it taken as plain text. `special`: name → id of the special tokens.
+    written in it taken as plain text. `encode_batch`: the same for many. `special`: name → id of special tokens.
     """
 
     def __init__(
@@ -29,6 +29,7 @@ class Vocabulary:
         encode: Callable[[str], list[int]],
         size: int | None = None,
         special: dict[str, int] | None = None,
+        encode_batch: Callable[[list[str]], list[list[int]]] | None = None,
     ) -> None:
         self.size = size or len(tokens)
         self.tokens = [*tokens[: self.size], *[b""] * (self.size - len(tokens))]
@@ -39,13 +40,15 @@ class Vocabulary:
         self.eos_ids = tuple(index for index in eos_ids if index < self.size)
         self.words = -(-self.size // 32)
         self.encode = encode
+        self.encode_batch = encode_batch or (lambda texts: [encode(text) for text in texts])
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, size: int | None = None) -> Vocabulary:
         """`size`: width of the model's logits, where it differs from the tokenizer's."""
         special = {tokenizer.id_to_token(index) or "": index for index in tokenizer.special_ids}
         special.pop("", None)
-        return cls(tokenizer.vocab_bytes(), tokenizer.eos_ids, tokenizer.encode_plain, size, special)
+        plain = tokenizer.encode_plain, size, special, tokenizer.encode_plain_batch
+        return cls(tokenizer.vocab_bytes(), tokenizer.eos_ids, *plain)
 
     @cached_property
     def order(self) -> npt.NDArray[np.int32]:

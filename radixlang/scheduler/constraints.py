@@ -6,7 +6,7 @@ Must not know rows' places, pages or plans' layout: it is told which requests, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from typing import NoReturn
 
@@ -259,9 +259,18 @@ class Constraints(Unconstrained):
         for row, mask in zip(rows, masks, strict=True):
             if row is None:
                 mask[:] = -1
+                continue
+            request, grammar, made = row
+            assert grammar is not None
+            without = self._left_out(request, made)
+            ready = grammar.ready()
+            if ready is None:
+                bound.append((request, mask))
+                filling = grammar.filling(mask)
+                fillings.append(_without(filling, mask, without) if without else filling)
             else:
-                bound.append((row[0], mask))
-                fillings.append(self._filling(*row, mask))
+                mask[:] = ready
+                _leave_out(mask, without)
         failed = []
         for at, error in together(fillings).items():
             request, mask = bound[at]
@@ -269,13 +278,13 @@ class Constraints(Unconstrained):
             failed.append((request, *_told(error)))
         return masks, failed
 
-    def _filling(self, request: Request, grammar: GrammarState | None, made: int, row: Mask) -> Filling[None]:
-        assert grammar is not None
+    def _left_out(self, request: Request, made: int) -> Collection[int]:
+        """Tokens that shall not end the text now."""
         early = made < request.least
         if not early and not request.ignores_eos:
-            return grammar.filling(row)
+            return ()
         eos_ids = self._manager.vocabulary.eos_ids
-        return _without(grammar.filling(row), row, {*eos_ids, *(request.ends if early else ())})
+        return {*eos_ids, *request.ends} if early else eos_ids
 
     def counters(self) -> dict[str, float]:
         return {
@@ -305,13 +314,13 @@ def _grammar(request: Request) -> GrammarState:
     return request.grammar
 
 
-def _without(filling: Filling[None], row: Mask, tokens: set[int]) -> Filling[None]:
+def _without(filling: Filling[None], row: Mask, tokens: Collection[int]) -> Filling[None]:
     """The filling of `row`, then `_leave_out`."""
     yield from filling
     _leave_out(row, tokens)
 
 
-def _leave_out(row: Mask, tokens: set[int]) -> None:
+def _leave_out(row: Mask, tokens: Collection[int]) -> None:
     """Clear the bits of `tokens`, unless nothing would be left."""
     bits = row.view(np.uint32)
     there = [token for token in tokens if token >> 5 < len(bits) and int(bits[token >> 5]) >> (token & 31) & 1]

@@ -70,6 +70,14 @@ class Tokenizer:
         head = len(backend.encode("\n", add_special_tokens=False).ids)
         return ids[head:]
 
+    def encode_plain_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """As `encode_plain`, for many texts at once and on all cores."""
+        head = "\n" * self.drops_first_space
+        sound = [head + _sound(text) for text in texts]
+        encodings = self._plain.encode_batch_fast(sound, add_special_tokens=False)
+        begin = len(self._plain.encode(head, add_special_tokens=False).ids)
+        return [encoding.ids[begin:] for encoding in encodings]
+
     @cached_property
     def _plain(self) -> Any:
         backend = type(self.backend).from_str(self.backend.to_str())

@@ -161,9 +161,9 @@ def test_a_special_token_is_forced_where_nothing_else_may_follow(vocabulary) -> 
 
 def test_a_special_token_has_no_other_spelling(vocabulary) -> None:
     special = vocabulary.eos_ids[0]
-    assert alone(certain([special, 5], [], None, vocabulary)) == [special]  # type: ignore[arg-type]
+    assert alone(certain([special, 5], b"", None, vocabulary)) == [special]  # type: ignore[arg-type]
     text = vocabulary.encode("end of it")
-    assert alone(certain([*text, special], [], None, vocabulary)) == text  # type: ignore[arg-type]
+    assert alone(certain([*text, special], b"", None, vocabulary)) == text  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("model", ["vocabulary", "gemma", "qwen"])

@@ -53,6 +53,9 @@ class LibraryState:
         self.fill(row)
         yield from ()
 
+    def ready(self) -> None:
+        return None
+
     def accept(self, token: int) -> bool:
         if token == EOS:
             return self.matcher.is_accepting()

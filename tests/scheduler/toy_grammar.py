@@ -66,6 +66,14 @@ class ToyState:
         self.fill(row)
         yield from ()
 
+    def ready(self) -> np.ndarray | None:
+        left = self._left()
+        if not left or self._hash(self._text, 109) % 2:
+            return None
+        row = np.empty(-(-VOCAB // 32), np.int32)
+        self.fill(row)
+        return row
+
     def ahead(self, tokens: list[int]) -> None:
         return None
 

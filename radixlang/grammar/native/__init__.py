@@ -16,14 +16,16 @@ from radixlang.grammar.errors import GrammarError, GrammarFailure
 from radixlang.grammar.filling import Filling, alone, in_threads
 from radixlang.grammar.grammar import Grammar, Mask
 from radixlang.grammar.limits import GrammarLimits
-from radixlang.grammar.native.dfa import DEAD, Dfa, build, choice_dfa
+from radixlang.grammar.native.dfa import Dfa, build, choice_dfa
 from radixlang.grammar.native.machines import Choices, Expression, Machine
 from radixlang.grammar.native.plain import PlainTokens
+from radixlang.grammar.native.pushdown import Pushdown
 from radixlang.grammar.native.regex import Unsuitable, regex_automaton
-from radixlang.grammar.native.schema import MAX_STATES, Builder
+from radixlang.grammar.native.schema import MAX_PATTERN_WORK, Builder
+from radixlang.grammar.native.subsets import Subsets
 from radixlang.grammar.native.tag import TagBuilder
 from radixlang.grammar.native.trie import TokenTries, walker
-from radixlang.grammar.schema import normalise_text
+from radixlang.grammar.schema import Obligations, normalise_text
 from radixlang.grammar.spec import read_choices, read_json
 from radixlang.grammar.structural_tag import format_of, to_lark
 from radixlang.grammar.vocabulary import Vocabulary
@@ -70,29 +72,33 @@ class NativeEngine:
     def compile(self, spec: GrammarSpec) -> Grammar:
         from radixlang.grammar.residual import ResidualGrammar
 
-        dfa: Dfa | None
-        unbounded = False
+        machine: Machine
+        checks, checked = None, False
         if spec.kind == "choice":
             choices = self._choices(spec.text)
             dfa = choice_dfa(choices, self.limits.max_states)
+            if dfa is None:
+                machine = Choices(choices, self.tries, self.vocabulary.words)
+            else:
+                machine = Expression(dfa, self.tries, self.vocabulary.words, self.plain)
         elif spec.kind == "regex":
             dfa = self._dfa(spec.text)
             if not len(dfa):
                 raise GrammarError("regex matches no text that the model's tokens can write", param="regex")
-        else:
-            dfa, unbounded = self._json(spec.kind, spec.text, spec.any_whitespace)
-        machine: Machine
-        if dfa is None:
-            machine = Choices(choices, self.tries, self.vocabulary.words)
-        else:
             machine = Expression(dfa, self.tries, self.vocabulary.words, self.plain)
+        else:
+            machine, checks, checked = self._json(spec.kind, spec.text, spec.any_whitespace)
         grammar = NativeGrammar(machine, self.vocabulary)
-        if not grammar.mask(machine.start).any():
+        try:
+            first = grammar.mask(machine.start)
+        except GrammarFailure as error:
+            raise GrammarError(f"{spec.kind} cannot be used: {error}", param=spec.kind) from None
+        if not first.any():
             raise GrammarError(
                 f"{spec.kind} begins with characters that the model's tokens cannot write", param=spec.kind
             )
         # An automaton that knows which numbers a double holds needs hundreds of states for each.
-        return ResidualGrammar(grammar, None, self.vocabulary) if unbounded else grammar
+        return ResidualGrammar(grammar, checks, self.vocabulary) if checked else grammar
 
     @property
     def tries(self) -> TokenTries:
@@ -114,32 +120,31 @@ class NativeEngine:
     def _make_dfa(self, pattern: str) -> Dfa:
         return build(regex_automaton(pattern), self.limits.max_states, self.tries.writable())
 
-    def _make_json(self, kind: str, text: str, any_whitespace: bool) -> tuple[Dfa, bool]:
-        """The automaton of a schema or tag, and whether its numbers have to be checked."""
+    def _make_json(self, kind: str, text: str, any_whitespace: bool) -> tuple[Pushdown, Obligations | None, bool]:
+        """The automaton of a schema or tag; what else has to be checked, and whether anything has."""
         from radixlang.grammar.llg import ESCAPES, json_options
 
         builder: Builder
         if any_whitespace:
             raise Unsuitable("white space is free in it (--constrained-json-any-whitespace)")
+        checks = None
         if kind == "json_schema":
             normalised = normalise_text(text)
-            if normalised.residual:
-                first = normalised.residual[0]
-                raise Unsuitable(f"no grammar states {first.keyword} at {first.pointer or 'its root'}")
-            written, builder = normalised.schema, Builder()
+            written, builder, checks = normalised.schema, Builder(self.tries.writable()), normalised.checks
             first_node = builder.schema(written, builder.automaton.accept)
         else:
             written = read_json(text, kind)
             to_lark(written, self.vocabulary)  # says what is wrong with it
-            tags = builder = TagBuilder(self.vocabulary.special)
+            tags = builder = TagBuilder(self.tries.writable(), self.vocabulary.special)
             first_node = tags.format(format_of(written), builder.automaton.accept)
         if json_options(False, written)["json_allowed_escapes"] != ESCAPES:
             raise Unsuitable("it writes control characters")
         builder.automaton.start = first_node
-        dfa = build(builder.automaton, min(MAX_STATES, self.limits.max_states), self.tries.writable())
-        if not len(dfa) or not (dfa.table[0] != DEAD).any():
-            raise Unsuitable("no text of the model's tokens fulfils it")
-        return dfa, builder.unbounded and kind == "json_schema"
+        subsets = Subsets(builder.automaton, self.tries.writable())
+        machine = Pushdown(subsets, self.tries, self.vocabulary.words, self.plain)
+        for node in builder.patterns:
+            subsets.explore(node, MAX_PATTERN_WORK)
+        return machine, checks, kind == "json_schema" and (builder.unbounded or checks is not None)
 
     def _choices(self, text: str) -> list[bytes]:
         try:
@@ -173,16 +178,14 @@ class NativeGrammar:
     def start(self) -> NativeState:
         return NativeState(self, [self.machine.start])
 
-    def knows(self, place: Any) -> bool:
-        """Whether `mask` has been made."""
-        return place in self._masks
+    def known(self, place: Any) -> Mask | None:
+        """`mask`, if it has been made."""
+        return self._masks.get(self.machine.key(place))
 
     def mask(self, place: Any) -> Mask:
         """The tokens that may follow, ends included; not to be written to. Threads may make one twice."""
-        mask = self._masks.get(place)
-        if mask is None:
-            mask = self._make_mask(place)
-        return mask
+        mask = self.known(place)
+        return self._make_mask(place) if mask is None else mask
 
     def _make_mask(self, place: Any) -> Mask:
         if self._bytes > MAX_MASK_BYTES:
@@ -191,7 +194,7 @@ class NativeGrammar:
         mask = self.machine.tokens(place)
         if self.machine.accepts(place):
             mask = mask | self.vocabulary.eos_mask
-        self._masks[place] = mask
+        self._masks[self.machine.key(place)] = mask
         self._bytes += 4 * self.vocabulary.words
         return mask
 
@@ -239,12 +242,15 @@ class NativeState:
             row[:] = vocabulary.eos_mask
             return
         place = self._path[-1]
-        if not self._grammar.knows(place):
+        if self._grammar.known(place) is None:
             yield MaskJob(self._grammar, place)
         mask = self._grammar.mask(place)
         row[:] = mask
         if not self.can_end and not mask.any():
             raise GrammarFailure("The constraint leaves no token to go on with.")
+
+    def ready(self) -> Mask | None:
+        return None if self._ended else self._grammar.known(self._path[-1])
 
     def accept(self, token: int) -> bool:
         vocabulary = self._grammar.vocabulary

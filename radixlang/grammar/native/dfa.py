@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from radixlang.grammar.native.regex import Automaton, Unsuitable
+from radixlang.grammar.native.regex import Automaton, Edges, Unsuitable
 
 DEAD = -1
 MAX_WORK = 120_000
@@ -41,7 +41,7 @@ def build(automaton: Automaton, max_states: int, writable: npt.NDArray[np.bool_]
     """
     edges = automaton.edges
     if writable is not None:
-        edges = [[edge for edge in some if writable[edge[0] : edge[1] + 1].any()] for some in edges]
+        edges = [tuple([edge for edge in some if writable[edge[0] : edge[1] + 1].any()]) for some in edges]
     if sum(map(bool, edges)) > 2 * max_states:
         raise Unsuitable(f"it needs about {sum(map(bool, edges))} states, more than {max_states}")
     ending = _ending(automaton)
@@ -147,7 +147,7 @@ def _matches_nothing_read(automaton: Automaton) -> bool:
     return bool(_closed(1 << automaton.accept, back) >> automaton.start & 1)
 
 
-def _alive(automaton: Automaton, edges: list[list[tuple[int, int, int]]], ending: int) -> int:
+def _alive(automaton: Automaton, edges: list[Edges], ending: int) -> int:
     """Nodes from which the end can be reached by reading, as bits."""
     back: dict[int, list[int]] = {}
     for node, targets in enumerate(automaton.free):

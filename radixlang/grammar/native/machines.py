@@ -7,7 +7,7 @@ and threads.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import Any, Protocol
 
 import numpy as np
@@ -48,6 +48,10 @@ class Machine(Protocol):
 
     def tokens(self, place: Any) -> Mask:
         """The tokens that may follow, without ends; not to be written to."""
+        ...
+
+    def key(self, place: Any) -> Hashable:
+        """Places with equal ones have the same tokens. May become another by `tokens`, once."""
         ...
 
     def forget(self) -> None:
@@ -116,6 +120,9 @@ class Expression:
         every = short.copy()
         walker()(self._tries.long, self.dfa.table, place, every)
         return short if np.array_equal(every, short) else every
+
+    def key(self, place: int) -> Hashable:
+        return place
 
     def forget(self) -> None:
         self._short = {}
@@ -210,6 +217,9 @@ class Choices:
             new = np.ones(len(nodes), np.bool_)
             new[1:] = nodes[1:] != nodes[:-1]
             bits[trie.tokens(nodes[new])] = 1
+
+    def key(self, place: tuple[int, int, int]) -> Hashable:
+        return place
 
     def forget(self) -> None:
         """Nothing is kept."""

@@ -13,6 +13,7 @@ import warnings
 from _sre import ascii_tolower, unicode_tolower  # type: ignore[import-not-found]
 from array import array
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from re import _constants as op  # type: ignore[attr-defined]
@@ -29,26 +30,41 @@ class Unsuitable(Exception):
     """No small automaton states the expression, or it is none in Python's syntax; another engine may take it."""
 
 
+Edges = tuple[tuple[int, int, int], ...]
+
+
 @dataclass
 class Automaton:
     """Nodes are numbered. `edges[n]` reads a byte in [low, high] and goes to a node, `free[n]` goes there for
     nothing; `first` may be passed at the start of the text only, `last` at its end only.
     """
 
-    edges: list[list[tuple[int, int, int]]] = field(default_factory=list)
-    free: list[list[int]] = field(default_factory=list)
+    edges: list[Edges] = field(default_factory=list)
+    free: list[tuple[int, ...]] = field(default_factory=list)
     first: set[int] = field(default_factory=set)
     last: set[int] = field(default_factory=set)
     start: int = 0
     accept: int = 0
     most: int = MAX_NODES
     """nodes that it may have"""
+    calls: dict[int, tuple[Edges, int]] = field(default_factory=dict)
+    """(ways, behind): a way (low, high, node) reads a byte and goes to the node; to the one behind when `returns`
+    is reached there"""
+    returns: int = -1
+    """where what was called ends"""
+    kills: dict[int, int] = field(default_factory=dict)
+    """nodes that are no places: what reaches one does not stand at the other one, which it names"""
+    plain: set[int] = field(default_factory=set)
+    """nodes that read any character which JSON strings hold as it is; all of these lead where the first does"""
 
-    def node(self) -> int:
+    pending: dict[int, Callable[[], int]] = field(default_factory=dict)
+    """nodes that are yet to lead anywhere, and what writes down where, which is a node"""
+
+    def node(self, edges: Edges = (), free: tuple[int, ...] = ()) -> int:
         if len(self.edges) >= self.most:
             raise Unsuitable(f"it needs more than {self.most} nodes")
-        self.edges.append([])
-        self.free.append([])
+        self.edges.append(edges)
+        self.free.append(free)
         return len(self.edges) - 1
 
 
@@ -87,9 +103,7 @@ class _Builder:
         return follow
 
     def _free(self, *targets: int) -> int:
-        node = self._automaton.node()
-        self._automaton.free[node].extend(targets)
-        return node
+        return self._automaton.node(free=targets)
 
     def _item(self, kind: Any, argument: Any, follow: int, flags: int) -> int:
         if kind is op.BRANCH:
@@ -108,7 +122,7 @@ class _Builder:
     def _repeat(self, low: int, high: Any, body: Any, follow: int, flags: int) -> int:
         if high is op.MAXREPEAT:
             loop = self._free(follow)
-            self._automaton.free[loop].append(self.sequence(body, loop, flags))
+            self._automaton.free[loop] += (self.sequence(body, loop, flags),)
             follow = loop
         else:
             end = follow
@@ -137,11 +151,8 @@ def read_one(automaton: Automaton, ranges: Ranges, follow: int) -> int:
     """A node that reads one of some characters, at least one and no surrogates, then goes on."""
     nodes: list[int] = []
     for edges in _byte_tree(ranges):
-        node = automaton.node()
-        automaton.edges[node] = [
-            (low, high, follow if target < 0 else nodes[target]) for low, high, target in edges
-        ]
-        nodes.append(node)
+        ways = [(low, high, follow if target < 0 else nodes[target]) for low, high, target in edges]
+        nodes.append(automaton.node(tuple(ways)))
     return nodes[-1]
 
 

@@ -1,20 +1,24 @@
-"""JSON schemas that are small regular languages, as automata over bytes.
+"""JSON schemas as automata over bytes with a stack.
 
 Takes what `schema.normalise` has written down and states the texts that the llguidance backend allows for it with
 fixed separators: one line, `, ` and `: ` between its parts, properties in the order of the schema, optional ones
-left out at will. What nests without end, leaves keys open or needs more than an automaton is refused with its
-place in the normalised schema. Must not know tokens.
+left out at will, undeclared ones behind them. Strings, arrays and objects are called by the byte that begins them,
+so that each is written down once, wherever it may stand, and may hold itself. What needs more than an automaton is
+refused with its place in the normalised schema. Must not know tokens.
 """
 
 from __future__ import annotations
 
-import math
+import json
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from radixlang.grammar.native.regex import Automaton, Unsuitable, read_one
+import numpy as np
+import numpy.typing as npt
+
+from radixlang.grammar.native.regex import Automaton, Edges, Unsuitable, read_one
+from radixlang.grammar.native.taken import ESCAPED, NOT_PLAIN, STRING, Taken, bounds_of, is_any, kinds_of, scalar
 from radixlang.grammar.ranges import Ranges, without
-from radixlang.grammar.schema.document import escape
 from radixlang.grammar.schema.regex import (
     ANY,
     Tree,
@@ -25,54 +29,52 @@ from radixlang.grammar.schema.regex import (
     searched,
 )
 
-MAX_STATES = 1_000
-"""states of one schema's automaton, 15 ms to make; what is larger costs the library less, first masks included"""
-MAX_NODES = 1_200
-"""nodes before it is made deterministic: a character of a string needs ten"""
+MAX_NODES = 400_000
+"""of a schema; `taken.MAX_WEIGHT` keeps it from that"""
+MAX_PATTERN_WORK = 12_000
+"""looks at nodes while the states of one string's pattern are made, beforehand; about 40 ms"""
 
-ESCAPED = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", 0x22: '"', 0x5C: "\\"}
-"""code points that stand in a text as a backslash and a letter, and in no other way"""
-_NOT_PLAIN: Ranges = ((0, 0x1F), (0x22, 0x22), (0x5C, 0x5C), (0x7F, 0x7F), (0xD800, 0xDFFF))
-"""code points that no string may hold as they are"""
+_ASCII: Ranges = ((0, 0x7F),)
 _DIGITS: Ranges = ((0x30, 0x39),)
 _POSITIVE: Ranges = ((0x31, 0x39),)
-_STRING, _NUMBER = frozenset({"minLength", "maxLength", "pattern", "allOf"}), frozenset({"minimum", "maximum"})
-_OPEN = frozenset({"exclusiveMinimum", "exclusiveMaximum"})
-_ARRAY = frozenset({"prefixItems", "items", "minItems", "maxItems"})
-_OBJECT = frozenset({"properties", "required", "additionalProperties"})
-_KEYWORDS: dict[str, frozenset[str]] = {
-    "null": frozenset(),
-    "boolean": frozenset(),
-    "integer": _NUMBER | _OPEN,
-    "number": _NUMBER | _OPEN,
-    "string": _STRING,
-    "array": _ARRAY,
-    "object": _OBJECT,
-}
+ANYTHING: dict[str, Any] = {"type": ["null", "boolean", "number", "string", "array", "object"]}
 
 
 class Builder:
     """Builds an automaton backwards: every method gets the node that follows and returns the one that comes first.
     `at`: the JSON pointer of a schema."""
 
-    def __init__(self) -> None:
+    def __init__(self, writable: npt.NDArray[np.bool_]) -> None:
+        """`writable` [256]: the bytes that the model's tokens have."""
+        self._writable = writable
         self.automaton = Automaton(most=MAX_NODES)
         self.automaton.accept = self.automaton.node()
+        self.automaton.returns = self.automaton.node()
         self.unbounded = False
         """numbers may have any number of digits, so that some are beyond a double"""
-        self._root: Any = True
+        self.patterns: list[int] = []
+        """nodes where strings with patterns begin"""
         self._open: list[str] = []
         """references that are being followed"""
+        self._called: dict[tuple[int, str], int] = {}
+        """nodes where arrays and objects begin, by the schema's identity"""
+        self._strings: dict[str, int] = {}
+        """nodes where strings begin, by the schema's text"""
+        self._spellings: dict[Ranges, tuple[Ranges, Edges]] = {}
 
     def schema(self, schema: Any, follow: int) -> int:
-        """The texts of a normalised JSON schema.
+        """The texts of a normalised JSON schema. Its arrays and objects are written down when a text first comes
+        to them.
 
         Raises:
-            Unsuitable: it is not regular or not small; names pointer and keyword.
+            Unsuitable: no automaton states it; names pointer and keyword.
         """
-        self._root = schema
         try:
-            return self._value(schema, follow, "")
+            taken = Taken(schema, self._writable)
+            self.unbounded |= taken.unbounded
+            for one, at in taken.patterns:
+                self._string_at(one, at)
+            return self._value(taken, schema, follow)
         except RecursionError:
             raise Unsuitable("it is nested too deeply") from None
 
@@ -80,28 +82,24 @@ class Builder:
 
     def free(self, *targets: int) -> int:
         """A node that leads to others for nothing."""
-        node = self.automaton.node()
-        self.automaton.free[node].extend(targets)
-        return node
+        return self.automaton.node(free=targets)
 
     def text(self, text: str, follow: int) -> int:
         for byte in reversed(text.encode()):
-            node = self.automaton.node()
-            self.automaton.edges[node].append((byte, byte, follow))
-            follow = node
+            follow = self.automaton.node(((byte, byte, follow),))
         return follow
 
     def _digits(self, first: Ranges, follow: int) -> int:
         """One of some digits, then any."""
         loop = self.free(follow)
-        self.automaton.free[loop].append(read_one(self.automaton, _DIGITS, loop))
+        self.automaton.free[loop] += (read_one(self.automaton, _DIGITS, loop),)
         return read_one(self.automaton, first, loop)
 
     def _repeated(self, low: int, high: int | None, before: Callable[[int], int], follow: int) -> int:
         """`before(node)` puts one more in front of a node."""
         if high is None:
             loop = self.free(follow)
-            self.automaton.free[loop].append(before(loop))
+            self.automaton.free[loop] += (before(loop),)
             follow = loop
         else:
             end = follow
@@ -113,66 +111,128 @@ class Builder:
                 break
         return follow
 
+    def _call(self, byte: str, rule: int, follow: int) -> int:
+        """Read a byte and what is written down at `rule`."""
+        node = self.automaton.node()
+        self.automaton.calls[node] = ((ord(byte), ord(byte), rule),), follow
+        return node
+
+    def _later(self, schema: Any, kind: str, write: Callable[[], int]) -> int:
+        """The node where a schema's arrays or objects begin behind their first byte; `write` gives the node of
+        their texts."""
+        key = (id(schema), kind)
+        if key not in self._called:
+            self._called[key] = self.automaton.node()
+            self.automaton.pending[self._called[key]] = write
+        return self._called[key]
+
     # ---- values
 
-    def _value(self, schema: Any, follow: int, at: str) -> int:
-        if schema is False:
+    def _value(self, taken: Taken, schema: Any, follow: int) -> int:
+        if not taken.may_be(schema):
             return self.free()
-        if not isinstance(schema, dict) or not schema.keys() - {"$defs"}:
-            raise Unsuitable(f"any value may stand at {at or 'its root'}")
+        if is_any(schema):
+            schema = ANYTHING
         if "$ref" in schema:
-            return self._reference(schema["$ref"], follow)
+            if schema["$ref"] in self._open:
+                raise Unsuitable(f"{schema['$ref']} refers to itself")
+            self._open.append(schema["$ref"])
+            first = self._value(taken, taken.named(schema["$ref"]), follow)
+            self._open.pop()
+            return first
         if "anyOf" in schema:
-            return self.free(
-                *[self._value(one, follow, f"{at}/anyOf/{index}") for index, one in enumerate(schema["anyOf"])]
-            )
+            return self.free(*[self._value(taken, one, follow) for one in schema["anyOf"]])
         if "enum" in schema or "const" in schema:
             values = schema["enum"] if "enum" in schema else [schema["const"]]
-            return self.free(*[self.text(_written(value, at), follow) for value in values])
-        kinds: list[str] = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-        for keyword in schema:
-            if keyword not in ("type", "$defs") and not any(keyword in _KEYWORDS[kind] for kind in kinds):
-                raise Unsuitable(f"no automaton states {keyword} at {at or 'its root'}")
-        return self.free(*[self._kinds[kind](self, schema, follow, at) for kind in kinds])
+            return self.free(*[self._constant(value, follow) for value in values])
+        return self.free(*[self._kinds[kind](self, taken, schema, follow) for kind in kinds_of(schema)])
 
-    def _reference(self, name: str, follow: int) -> int:
-        if name in self._open:
-            raise Unsuitable(f"{name} refers to itself")
-        self._open.append(name)
-        first = self._value(self._root["$defs"][name.removeprefix("#/$defs/")], follow, name.removeprefix("#"))
-        self._open.pop()
-        return first
+    def _constant(self, value: Any, follow: int) -> int:
+        """One value, called as all values that begin like it are."""
+        if isinstance(value, str):
+            if (key := json.dumps(value)) not in self._strings:
+                self._strings[key] = self._spelling(value, self.automaton.returns)
+            return self._call('"', self._strings[key], follow)
+        if isinstance(value, list):
+            one = self.text("]", self.automaton.returns)
+            for index, item in enumerate(reversed(value)):
+                one = self._constant(item, self.text(", ", one) if index else one)
+            return self._call("[", one, follow)
+        if isinstance(value, dict):
+            one = self.text("}", self.automaton.returns)
+            for index, (key, item) in enumerate(reversed(value.items())):
+                behind = self._constant(item, self.text(", ", one) if index else one)
+                one = self._key(key, self.text(": ", behind))
+            return self._call("{", one, follow)
+        return self.text(scalar(value, ""), follow)
 
-    def _null(self, schema: dict[str, Any], follow: int, at: str) -> int:
+    def _null(self, taken: Taken, schema: dict[str, Any], follow: int) -> int:
         return self.text("null", follow)
 
-    def _boolean(self, schema: dict[str, Any], follow: int, at: str) -> int:
+    def _boolean(self, taken: Taken, schema: dict[str, Any], follow: int) -> int:
         return self.free(self.text("true", follow), self.text("false", follow))
 
     # ---- strings
 
-    def _string(self, schema: dict[str, Any], follow: int, at: str) -> int:
+    def _string(self, taken: Taken, schema: dict[str, Any], follow: int) -> int:
+        return self._call('"', self._string_at(schema, ""), follow)
+
+    def _string_at(self, schema: dict[str, Any], at: str) -> int:
+        """The node where the characters of a string begin."""
+        key = json.dumps({name: schema[name] for name in sorted(STRING & schema.keys())})
+        if key in self._strings:
+            return self._strings[key]
         low, high = schema.get("minLength", 0), schema.get("maxLength")
-        end = self.text('"', follow)
-        if "allOf" in schema:
-            raise Unsuitable(f"several patterns hold at {at or 'its root'}")
+        end = self.text('"', self.automaton.returns)
         if "pattern" not in schema:
-            return self.text('"', self._repeated(low, high, lambda node: self._character(ANY, node), end))
-        try:
-            return self.text('"', self._pattern(_tree(schema["pattern"], low, high), end))
-        except UnsupportedPatternError as error:
-            raise Unsuitable(f"the pattern at {at or 'its root'} is not taken: {error}") from None
+            first = self.automaton.node()
+            self.automaton.pending[first] = lambda: self._repeated(
+                low, high, lambda node: self._character(ANY, node), end
+            )
+        else:
+            try:
+                first = self._pattern(_tree(schema["pattern"], low, high), end)
+            except UnsupportedPatternError as error:
+                raise Unsuitable(f"the pattern at {at or 'its root'} is not taken: {error}") from None
+            self.patterns.append(first)
+        self._strings[key] = first
+        return first
 
     def _character(self, ranges: Ranges, follow: int) -> int:
-        """One of the characters, as a string spells it."""
-        plain = without(ranges, _NOT_PLAIN)
-        node = read_one(self.automaton, plain, follow) if plain else self.automaton.node()
-        letters = [letter for code, letter in ESCAPED.items() if any(a <= code <= b for a, b in ranges)]
-        if letters:
-            escaped = self.automaton.node()
-            self.automaton.edges[escaped] = [(ord(letter), ord(letter), follow) for letter in letters]
-            self.automaton.edges[node].append((0x5C, 0x5C, escaped))
+        """One of the characters, as a string spells it. What is longer than a byte is called, everywhere, so that
+        what may stand side by side agrees on it."""
+        bytes_, longer = self._spelt(ranges)
+        node = self.automaton.node(tuple([(low, high, follow) for low, high in bytes_]))
+        if longer:
+            self.automaton.calls[node] = longer, follow
+        if ranges == ANY:
+            self.automaton.plain.add(node)
         return node
+
+    def _spelt(self, ranges: Ranges) -> tuple[Ranges, Edges]:
+        """The characters that are one byte, and for the others: first bytes, and the node that reads the rest."""
+        found = self._spellings.get(ranges)
+        if found is None:
+            returns, longer = self.automaton.returns, []
+            letters = [letter for code, letter in ESCAPED.items() if any(a <= code <= b for a, b in ranges)]
+            if letters:
+                rest = self.automaton.node(tuple([(ord(letter), ord(letter), returns) for letter in letters]))
+                longer.append((0x5C, 0x5C, rest))
+            plain = without(ranges, NOT_PLAIN)
+            if beyond := without(plain, _ASCII):
+                longer += self.automaton.edges[read_one(self.automaton, beyond, returns)]
+            found = self._spellings[ranges] = without(plain, without(ANY, _ASCII)), tuple(longer)
+        return found
+
+    def _spelling(self, text: str, follow: int) -> int:
+        """A text inside of a string, and the quote behind it."""
+        follow = self.text('"', follow)
+        for char in reversed(text):
+            if char.isascii() and ord(char) not in ESCAPED:
+                follow = self.automaton.node(((ord(char), ord(char), follow),))
+            else:
+                follow = self._character(((ord(char), ord(char)),), follow)
+        return follow
 
     def _pattern(self, tree: Tree, follow: int) -> int:
         kind = tree[0]
@@ -190,8 +250,8 @@ class Builder:
 
     # ---- numbers; spelt as the library spells them
 
-    def _integer(self, schema: dict[str, Any], follow: int, at: str) -> int:
-        low, high = _bounds(schema, at)
+    def _integer(self, taken: Taken, schema: dict[str, Any], follow: int) -> int:
+        low, high = bounds_of(schema, "")
         least = None if low is None else low[0] + low[1]
         most = None if high is None else high[0] - high[1]
         ways = []
@@ -204,8 +264,8 @@ class Builder:
             ways.append(self._whole(max(least or 0, 0), most, follow))
         return self.free(*ways)
 
-    def _number(self, schema: dict[str, Any], follow: int, at: str) -> int:
-        low, high = _bounds(schema, at)
+    def _number(self, taken: Taken, schema: dict[str, Any], follow: int) -> int:
+        low, high = bounds_of(schema, "")
         ways = []
         if low is None and high is None:
             digits = self._digits(_DIGITS, follow)
@@ -232,15 +292,15 @@ class Builder:
         ways = [self._whole(low[0] + low[1], None if high is None else high[0] - 1, point)]
         if low[1]:
             some = self.free()
-            self.automaton.free[some] += [
+            self.automaton.free[some] += (
                 read_one(self.automaton, _DIGITS, some),
                 read_one(self.automaton, _POSITIVE, follow),
-            ]
+            )
             ways.append(self.text(f"{low[0]}.", some))
         if high is not None and not high[1]:
             zeros = self.free(follow)
             zero = self.text("0", zeros)
-            self.automaton.free[zeros].append(zero)
+            self.automaton.free[zeros] += (zero,)
             ways.append(self.text(str(high[0]), self.free(follow, self.text(".", zero))))
         return self.free(*ways)
 
@@ -248,7 +308,6 @@ class Builder:
         """The digits of the whole numbers from `low` ≥ 0 to `high`."""
         ways = []
         if high is None:
-            self.unbounded = True
             size = len(str(low))
             more = self._digits(_DIGITS, follow)
             for _ in range(size - 1):
@@ -284,45 +343,74 @@ class Builder:
 
     # ---- arrays and objects
 
-    def _array(self, schema: dict[str, Any], follow: int, at: str) -> int:
-        prefix, items = schema.get("prefixItems", []), schema.get("items", {})
+    def _array(self, taken: Taken, schema: dict[str, Any], follow: int) -> int:
+        return self._call("[", self._later(schema, "array", lambda: self._items(taken, schema)), follow)
+
+    def _items(self, taken: Taken, schema: dict[str, Any]) -> int:
+        self._open = []
+        prefix, items = schema.get("prefixItems", []), schema.get("items", True)
         low, high = schema.get("minItems", 0), schema.get("maxItems")
-        if items is False:
+        if not taken.may_be(items):
             high = _least(high, len(prefix))
-        close = self.text("]", follow)
+        close = self.text("]", self.automaton.returns)
 
         def item(index: int, node: int) -> int:
-            if index < len(prefix):
-                return self._value(prefix[index], node, f"{at}/prefixItems/{index}")
-            return self._value(items, node, f"{at}/items")
+            return self._value(taken, prefix[index] if index < len(prefix) else items, node)
 
         if high == 0:
-            return self.text("[", close)
+            return close
         known = max(low, len(prefix) + 1) if high is None else high
         after = self.free(close)
         one = item(known - 1, after)
         if high is None:
-            self.automaton.free[after].append(self.text(", ", one))
+            self.automaton.free[after] += (self.text(", ", one),)
         for index in reversed(range(known - 1)):
             more = self.text(", ", one)
             one = item(index, self.free(close, more) if index + 1 >= low else more)
-        return self.text("[", one if low else self.free(close, one))
+        return one if low else self.free(close, one)
 
-    def _object(self, schema: dict[str, Any], follow: int, at: str) -> int:
-        if schema.get("additionalProperties", True) is not False:
-            raise Unsuitable(f"undeclared keys may stand at {at or 'its root'} (additionalProperties)")
+    def _object(self, taken: Taken, schema: dict[str, Any], follow: int) -> int:
+        return self._call("{", self._later(schema, "object", lambda: self._entries(taken, schema)), follow)
+
+    def _entries(self, taken: Taken, schema: dict[str, Any]) -> int:
+        self._open = []
         properties, required = schema.get("properties", {}), set(schema.get("required", ()))
-        # What may follow when something stands before it, and when nothing does.
-        behind = begun = self.text("}", follow)
+        close = self.text("}", self.automaton.returns)
+        keys = self._others(taken, schema.get("additionalProperties", True), list(properties), close)
+        """the next key, with all that follows"""
+        ends = True
+        """the object may end before it"""
         for name, one in reversed(properties.items()):
-            here = f"{at}/properties/{escape(name)}"
-            entry = self.text(f"{_written(name, here)}: ", self._value(one, behind, here))
-            comma = self.text(", ", entry)
-            behind = comma if name in required else self.free(behind, comma)
-            begun = entry if name in required else self.free(entry, begun)
-        return self.text("{", begun)
+            behind = close if keys is None else self.text(", ", keys)
+            if ends and keys is not None:
+                behind = self.free(close, behind)
+            entry = self._key(name, self.text(": ", self._value(taken, one, behind)))
+            ends = ends and name not in required
+            keys = entry if name in required or keys is None else self.free(entry, keys)
+        if keys is None:
+            return close
+        return self.free(close, keys) if ends else keys
 
-    _kinds: ClassVar[dict[str, Callable[[Builder, dict[str, Any], int, str], int]]] = {
+    def _key(self, name: str, follow: int) -> int:
+        """A key, with its quotes."""
+        return self.text('"', self._spelling(name, follow))
+
+    def _others(self, taken: Taken, schema: Any, names: list[str], close: int) -> int | None:
+        """The keys that are not declared, with their values, up to the end; None where there are none. `names`:
+        what is declared."""
+        if not taken.may_be(schema):
+            return None
+        behind = self.free(close)
+        value = self.text(": ", self._value(taken, schema, behind))
+        loop = self.free()
+        self.automaton.free[loop] += (self._character(ANY, loop), self.text('"', value))
+        declared = self.automaton.node()
+        self.automaton.kills[declared] = value
+        keys = self.text('"', self.free(loop, *[self._spelling(name, declared) for name in names]))
+        self.automaton.free[behind] += (self.text(", ", keys),)
+        return keys
+
+    _kinds: ClassVar[dict[str, Callable[[Builder, Taken, dict[str, Any], int], int]]] = {
         "null": _null,
         "boolean": _boolean,
         "integer": _integer,
@@ -331,43 +419,6 @@ class Builder:
         "array": _array,
         "object": _object,
     }
-
-
-def _written(value: Any, at: str) -> str:
-    """A constant as it is written."""
-    if isinstance(value, str):
-        out = []
-        for char in value:
-            code = ord(char)
-            if code not in ESCAPED and any(a <= code <= b for a, b in _NOT_PLAIN):
-                raise Unsuitable(f"a constant at {at or 'its root'} holds the character U+{code:04X}")
-            out.append("\\" + ESCAPED[code] if code in ESCAPED else char)
-        return f'"{"".join(out)}"'
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, float):
-        if value.is_integer() and value:
-            return str(int(value))
-        if not 1e-4 <= abs(value) <= 1e15:
-            raise Unsuitable(f"a constant at {at or 'its root'} has more than one usual spelling")
-        return repr(value)
-    if isinstance(value, list):
-        return f"[{', '.join(_written(one, at) for one in value)}]"
-    return "{" + ", ".join(f"{_written(key, at)}: {_written(one, at)}" for key, one in value.items()) + "}"
-
-
-def _bounds(schema: dict[str, Any], at: str) -> tuple[tuple[int, bool] | None, tuple[int, bool] | None]:
-    """The least and the largest number (True: which is left out); None without a bound."""
-    out: list[tuple[int, bool] | None] = []
-    for keyword in ("minimum", "maximum"):
-        exclusive = "exclusive" + keyword.capitalize()
-        bound = schema.get(keyword, schema.get(exclusive))
-        if bound is not None and bound != math.floor(bound):
-            raise Unsuitable(f"{keyword} is no whole number at {at or 'its root'}")
-        out.append(None if bound is None else (int(bound), exclusive in schema))
-    return out[0], out[1]
 
 
 def _least(one: int | None, other: int | None) -> int | None:

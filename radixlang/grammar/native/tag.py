@@ -9,6 +9,9 @@ import json
 from collections.abc import Callable, Collection
 from typing import Any, ClassVar
 
+import numpy as np
+import numpy.typing as npt
+
 from radixlang.grammar.native.regex import Unsuitable
 from radixlang.grammar.native.schema import Builder
 from radixlang.grammar.schema import normalise_text
@@ -17,9 +20,9 @@ from radixlang.grammar.schema import normalise_text
 class TagBuilder(Builder):
     """Formats as nodes of an automaton."""
 
-    def __init__(self, special: Collection[str]) -> None:
+    def __init__(self, writable: npt.NDArray[np.bool_], special: Collection[str]) -> None:
         """`special`: names of tokens that no bytes spell."""
-        super().__init__()
+        super().__init__(writable)
         self._special = [name for name in special if name]
 
     def format(self, value: dict[str, Any], follow: int) -> int:
@@ -65,7 +68,7 @@ class TagBuilder(Builder):
         behind = self.free(follow)
         tags = self.free(*[self._tag(one, behind) for one in value["tags"]])
         if not value.get("stop_after_first"):
-            self.automaton.free[behind].append(self._literal(value["separator"], tags))
+            self.automaton.free[behind] += (self._literal(value["separator"], tags),)
         return tags if value.get("at_least_one") else self.free(tags, follow)
 
     _formats: ClassVar[dict[str, Callable[[TagBuilder, dict[str, Any], int], int]]] = {

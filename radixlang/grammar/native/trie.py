@@ -15,10 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from radixlang.grammar.grammar import Mask
+from radixlang.grammar.native.dfa import DEAD
+from radixlang.grammar.native.subsets import ACTION, UNKNOWN, Subsets
 from radixlang.grammar.vocabulary import Vocabulary
 
 Ints = npt.NDArray[np.int32]
 Walk = Callable[["TokenTrie", Ints, int, Mask], None]
+StackWalk = Callable[["TokenTrie", Subsets, int, list[int], Mask], int]
 
 
 class TokenTrie:
@@ -137,6 +140,53 @@ def walk_levels(trie: TokenTrie, table: Ints, state: int, out: Mask) -> None:
         nodes, parent = _spread(trie.children[nodes], trie.children[nodes + 1])
         came = now[parent]
     out |= np.packbits(bits, bitorder="little").view(np.int32)
+
+
+def walk_stacks(trie: TokenTrie, subsets: Subsets, state: int, frames: list[int], out: Mask) -> int:
+    """`walk_levels` for an automaton with a stack → how many of the frames some token returned through. `frames`:
+    those on the stack, the last the topmost, as many as a token has bytes."""
+    used = 0
+    bits = np.zeros(len(out) * 32, np.uint8)
+    frame, below = np.array([*frames, 0], np.int32)[:-1], np.arange(-1, len(frames) - 1)
+    nodes = np.arange(trie.children[0], trie.children[1])
+    came, top = np.full(len(nodes), state), np.full(len(nodes), len(frames) - 1)
+    while len(nodes):
+        for one in np.unique(came).tolist():
+            if subsets.table[one, 0] == UNKNOWN:
+                subsets.expand(one)
+        now = subsets.table[came, trie.byte[nodes]]
+        acting = np.flatnonzero(now <= ACTION)
+        if len(acting):
+            what = subsets.actions[ACTION - now[acting]]
+            opens = what[:, 0] != DEAD
+            calling, back = acting[opens], acting[~opens]
+            frame, below = np.append(frame, what[opens, 0]), np.append(below, top[calling])
+            now[calling], top[calling] = what[opens, 1], np.arange(len(frame) - len(calling), len(frame))
+            reached = top[back]
+            if len(reached):
+                used = max(used, len(frames) - int(reached.min()))
+            now[back] = [
+                subsets.back(int(frame[one]), int(slots))
+                for one, slots in zip(reached, what[~opens, 1], strict=True)
+            ]
+            top[back] = below[reached]
+        live = now >= 0
+        nodes, now, top = nodes[live], now[live], top[live]
+        bits[trie.tokens(nodes)] = 1
+        nodes, parent = _spread(trie.children[nodes], trie.children[nodes + 1])
+        came, top = now[parent], top[parent]
+    out |= np.packbits(bits, bitorder="little").view(np.int32)
+    return used
+
+
+@cache
+def stack_walker() -> StackWalk:
+    """`walk_stacks`, or its compiled twin where numba is installed."""
+    if find_spec("numba") is None:
+        return walk_stacks
+    from radixlang.grammar.native.walk import stack_walk
+
+    return stack_walk
 
 
 @cache
