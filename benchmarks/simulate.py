@@ -1,7 +1,7 @@
 """What the simulator promises: hit rates of the seven workloads, eviction orders, and a million requests.
 
     python benchmarks/simulate.py [--sections best orders million] [--requests 1000000 --replicas 1000]
-    python benchmarks/simulate.py --sections grid --seeds 5      # about twelve minutes of one core
+    python benchmarks/simulate.py --sections grid --seeds 5      # a quarter of an hour of one core
 
 No model is needed: step times are those of `--costs` (a record of `radixlang bench prefix`, or a file of
 `radixlang simulate --save-costs`) or else made up, about an 8B model's on one H200. Hit rates hardly depend on
