@@ -1,6 +1,6 @@
 """Tree attention: what it saves where prompts share prefixes, and what it costs where they do not.
 
-    python benchmarks/gpu_tree.py [--sections kernels engine] [--out FILE]
+    python benchmarks/gpu_tree.py [--sections kernels engine timeline] [--out FILE]
 
 engine: the Llama-3.1-8B shape with random weights, 256 requests of 128 tokens of their own, 128 tokens out: below
 one prefix of 2,048 tokens, cold and warm; below a system prompt of 1,024 and eight documents of as many; and with
@@ -14,24 +14,32 @@ from __future__ import annotations
 
 import argparse
 import random
+import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from gpu import MODELS, Bench, Rows, device_line, free, shown
+from gpu import MODELS, Bench, Rows, device_line, free, options_of, shown
 from gpu_tune import timed
 
+from radixlang.bench.steps import StepLog, Work
+from radixlang.channel import LocalChannel
+from radixlang.config import Config
+from radixlang.engine.build import build_engine
 from radixlang.executor.prefixes import KvShape, PrefixPlanner, TreePlan
 from radixlang.kernels import tuning
 from radixlang.kernels.tree_work import TreeWork, tree_sections, tree_size
+from radixlang.messages import Generate, pack_ids
 from radixlang.plan import Ints
+from radixlang.sampling_params import SamplingParams
 
 PEERS = {
     "shared, cold, s": "3.60 / 4.25",
@@ -64,15 +72,15 @@ def numbers(count: int, vocabulary: int) -> list[int]:
     return [random.randrange(100, vocabulary - 100) for _ in range(count)]
 
 
-class Workload:
-    """The tests of one engine. All prompts are new each time, so that cold is cold."""
+class Prompts:
+    """The prompts of the tests, new each time, so that cold is cold."""
 
-    def __init__(self, bench: Bench, sizes: Sizes) -> None:
-        self._bench = bench
+    def __init__(self, sizes: Sizes, vocabulary: int) -> None:
         self._sizes = sizes
+        self._vocabulary = vocabulary
 
     def _ids(self, count: int) -> list[int]:
-        return numbers(count, self._bench.vocabulary)
+        return numbers(count, self._vocabulary)
 
     def one_prefix(self) -> list[list[int]]:
         prefix = self._ids(self._sizes.shared)
@@ -86,6 +94,14 @@ class Workload:
 
     def nothing(self, shared: int) -> list[list[int]]:
         return [self._ids(shared + self._sizes.own) for _ in range(self._sizes.rows)]
+
+
+class Workload(Prompts):
+    """The tests of one engine."""
+
+    def __init__(self, bench: Bench, sizes: Sizes) -> None:
+        super().__init__(sizes, bench.vocabulary)
+        self._bench = bench
 
     def seconds(self, ids: list[list[int]], new: int) -> float:
         return self._bench.seconds(len(ids), 0, new, ids)
@@ -107,6 +123,58 @@ class Workload:
         gaps = [self.seconds(ids, self._sizes.new) - self.seconds(ids, few) for _ in range(2)]
         self._bench.engine.flush_cache()
         return min(gaps) / (self._sizes.new - few) * 1e3
+
+
+class Timeline:
+    """The engine's loop in this process, with a log of its steps."""
+
+    def __init__(self, model: str, where: Path, device: str) -> None:
+        self._to_engine, self._back = LocalChannel(), LocalChannel()
+        config = Config.from_flat(**options_of(model, where, device=device)).resolve()
+        self._loop = build_engine(config, self._to_engine, self._back, lambda *_: None, own_process=True)
+        self._log = StepLog(self._loop.executor)
+        self._loop.executor = self._log  # type: ignore[assignment]
+
+    def steps(self, ids: list[list[int]], new: int) -> list[tuple[Work, float]]:
+        """All prompts at once → every step's work and seconds; the first includes taking the prompts in."""
+        self._log.steps = []
+        sampling = SamplingParams(temperature=0.0, max_new_tokens=new, ignore_eos=True)
+        packed = [Generate(str(i), pack_ids(prompt), sampling) for i, prompt in enumerate(ids)]
+        self._to_engine.send_all(packed)
+        self._log.begin()
+        while not self._log.steps or not self._loop.scheduler.idle:
+            self._loop.turn()
+            self._back.receive(0)
+        return self._log.steps
+
+    def flush(self) -> None:
+        assert self._loop.scheduler.flush()
+
+    def close(self) -> None:
+        self._loop.executor.close()
+
+
+def timeline(model: str, where: Path, device: str) -> list[str]:
+    """Lines of a table: neighbouring steps with as many prompt tokens and rows are one line."""
+    sizes = Sizes(device == "cpu")
+    line, work = Timeline(model, where, device), Prompts(sizes, MODELS[model]["vocab_size"])
+    lines = ["| run | steps | prompt tokens | rows that decode | ms: median | least | most | ms in all |"]
+    lines.append("|---" * 8 + "|")
+    for round in range(3):
+        ids = work.one_prefix()
+        for run in ("cold", "warm"):
+            steps = line.steps(ids, sizes.new)
+            if round < 2:
+                continue  # compiles, and finds memory
+            for (tokens, rows), same in groupby(steps, key=lambda step: (step[0].prompt_tokens, step[0].rows)):
+                ms = [1e3 * seconds for _, seconds in same]
+                times = [f"{value:.2f}" for value in (statistics.median(ms), min(ms), max(ms), sum(ms))]
+                lines.append(f"| {run} | {len(ms)} | {tokens:,} | {rows} | {' | '.join(times)} |")
+            whole = 1e3 * sum(seconds for _, seconds in steps)
+            lines.append(f"| {run} | {len(steps)} in all | | | | | | {whole:.1f} |")
+        line.flush()
+    line.close()
+    return lines
 
 
 def engine(model: str, where: Path, device: str, more: dict[str, Any]) -> dict[str, tuple[Rows, Rows]]:
@@ -224,13 +292,14 @@ def table(sections: dict[str, Any]) -> str:
     if "kernels" in sections:
         lines += ["", "| kernels of a layer | |", "|---|---|"]
         lines += [f"| {test} | {shown(value)} |" for test, value in sections["kernels"].items()]
+    lines += ["", *sections.get("timeline", [])]
     return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--model", default="llama", choices=list(MODELS))
-    parser.add_argument("--sections", nargs="+", default=["engine"], choices=["engine", "kernels"])
+    parser.add_argument("--sections", nargs="+", default=["engine"], choices=["engine", "kernels", "timeline"])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--out", type=Path, help="append the table to this file")
     args = parser.parse_args()
@@ -239,8 +308,11 @@ def main() -> None:
     if "kernels" in args.sections:
         sections["kernels"] = kernels()
         print(table({"kernels": sections["kernels"]}), flush=True)
-    if "engine" in args.sections:
-        with tempfile.TemporaryDirectory() as where:
+    with tempfile.TemporaryDirectory() as where:
+        if "timeline" in args.sections:
+            sections["timeline"] = timeline(args.model, Path(where), args.device)
+            free()
+        if "engine" in args.sections:
             sections["engine"] = engine(args.model, Path(where), args.device, {})
     text = f"## {time.strftime('%Y-%m-%d')}: {device_line(args.device)}\n\n`{' '.join(['python', *sys.argv])}`\n\n"
     text += table(sections) + "\n"

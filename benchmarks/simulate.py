@@ -1,6 +1,7 @@
 """What the simulator promises: hit rates of the seven workloads, eviction orders, and a million requests.
 
     python benchmarks/simulate.py [--sections best orders million] [--requests 1000000 --replicas 1000]
+    python benchmarks/simulate.py --sections grid --seeds 5      # a quarter of an hour of one core
 
 No model is needed: step times are those of `--costs` (a record of `radixlang bench prefix`, or a file of
 `radixlang simulate --save-costs`) or else made up, about an 8B model's on one H200. Hit rates hardly depend on
@@ -11,12 +12,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import os
 import sys
 import time
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 from common import environment
 
 from radixlang.bench.play import Figures, Play
@@ -37,6 +40,10 @@ MADE_UP = EngineModel(
 SESSIONS = {"few-shot": 500, "rag": 2000, "tree-of-thought": 100}
 #: new conversations a second and engine in the section `million`: about two requests a second
 RATE = 0.36
+#: the section `grid`: sessions at a time, and one over memory as a share of the working set
+CONCURRENCY, SHARES = (4, 16, 64, 256), (6, 3, 2)
+#: points of hit rate by which orders differ for no reason: another page evicted is another course of events
+TIE = 0.1
 
 
 class Bars:
@@ -93,6 +100,32 @@ def orders(model: EngineModel, bars: Bars) -> None:
             bars.say(passed, workload, str(concurrency), f"{pages * model.limits.page_size:,}", *shown)
 
 
+def grid(model: EngineModel, bars: Bars, seeds: int, workloads: list[str]) -> None:
+    """The cost-aware order beside lru: with ample and scarce memory, few and many sessions, pauses and none. Means
+    over seeds; the bar: nowhere below lru by more than `TIE` points."""
+    columns = ["pauses", "workload", "sessions at a time", "memory"]
+    head(*columns, "lru %", "cost %", "points (least, most)", "seconds of lru's", "")
+    for think, workload, concurrency, share in itertools.product((0, 1), workloads, CONCURRENCY, SHARES):
+        found = []
+        for seed in range(seeds):
+            count = SESSIONS.get(workload, 200) // 2
+            load = Settings(sessions=count, scale=1.0, concurrency=concurrency, think=think, prompt_seed=seed)
+            pages = short_of_memory(
+                load, workload, dataclasses.replace(model.limits, num_pages=1 << 30), 1 / share
+            )
+            limits = dataclasses.replace(model.limits, num_pages=pages + 1)
+            for order in ("lru", "cost"):
+                f = figures(model, load.play(workload), dataclasses.replace(limits, eviction=order), False)
+                found.append((100 * f.hit_rate, f.seconds))
+        rates, seconds = np.array(found).reshape(seeds, 2, 2).transpose(2, 1, 0)
+        points = rates[1] - rates[0]
+        shown = [f"{rate:.2f}" for rate in rates.mean(axis=1)]
+        shown += [f"{points.mean():+.2f} ({points.min():+.2f}, {points.max():+.2f})"]
+        shown += [f"{seconds[1].sum() / seconds[0].sum():.3f}"]
+        where = ["people's" if think else "none", workload, str(concurrency), f"1/{share}"]
+        bars.say(bool(points.mean() > -TIE), *where, *shown)
+
+
 def million(model: EngineModel, bars: Bars, requests: int, replicas: int, processes: int, window: float) -> None:
     """Many requests on many engines; the bar is ten minutes for a million."""
     sessions = WORKLOADS["chat"](Maker(seed=0, rate=RATE * replicas))
@@ -113,6 +146,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sections", nargs="+", default=["best", "orders", "million"])
     parser.add_argument("--costs", type=Path)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS))
     parser.add_argument("--requests", type=int, default=1_000_000)
     parser.add_argument("--replicas", type=int, default=1000)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
@@ -125,6 +160,8 @@ def main() -> None:
         best(model, bars)
     if "orders" in args.sections:
         orders(model, bars)
+    if "grid" in args.sections:
+        grid(model, bars, args.seeds, args.workloads)
     if "million" in args.sections:
         million(model, bars, args.requests, args.replicas, args.processes, args.window)
     sys.exit(bars.failed)

@@ -57,6 +57,10 @@ class StepLog:
         """Nothing is on its way, and the clock does not count."""
         self._since = None
 
+    def begin(self) -> None:
+        """The clock counts from now on, though nothing is launched yet."""
+        self._since = time.perf_counter()
+
     def launch(self, plan: StepPlan) -> Any:
         if self._since is None:
             self._since = time.perf_counter()

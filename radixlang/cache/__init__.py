@@ -6,13 +6,25 @@ matches. Host column: must not import torch, and must not know requests.
 
 from __future__ import annotations
 
-from radixlang.cache.eviction import EVICTIONS
+from radixlang.cache.eviction import EVICTIONS, FORESEEING
+from radixlang.cache.foresight import Foresight
 from radixlang.cache.node import TreeNode
 from radixlang.cache.null_tree import NullTree
 from radixlang.cache.page_pool import PagePool
 from radixlang.cache.radix_tree import Insertion, Match, RadixTree
 
-__all__ = ["EVICTIONS", "Insertion", "Match", "NullTree", "PagePool", "RadixTree", "TreeNode", "make_cache"]
+__all__ = [
+    "EVICTIONS",
+    "FORESEEING",
+    "Foresight",
+    "Insertion",
+    "Match",
+    "NullTree",
+    "PagePool",
+    "RadixTree",
+    "TreeNode",
+    "make_cache",
+]
 
 
 def make_cache(page_size: int, eviction: str = "lru", enabled: bool = True) -> RadixTree:

@@ -1,7 +1,7 @@
 """In which order the tree gives up its leaves: a function of a node, the smallest value goes first.
 
-The value may only change when the node is used (`RadixTree.match_prefix`, `insert`, `hit`), never by the mere
-passing of time: the queue of leaves would not notice. Must not know pools or requests.
+The value may only change when the node is used (`RadixTree.match_prefix`, `insert`, `hit`) or its `turn` does,
+never by the mere passing of time: the queue of leaves would not notice. Must not know pools or requests.
 """
 
 from __future__ import annotations
@@ -22,6 +22,12 @@ EVICTIONS: Registry[EvictionOrder] = Registry(
     {name: f"radixlang.cache.eviction:{name}" for name in ("lru", "lfu", "slru", "fifo", "mru", "filo")}
     | {name: f"radixlang.cache.eviction:{name}" for name in ("priority", "cost")},
 )
+
+FORESEEING = frozenset({"cost"})
+"""orders that go by `TreeNode.turn`; for the others nobody looks at the queue"""
+
+_AWAITED = 1 << 62
+"""more than any last use"""
 
 
 def lru(node: TreeNode) -> Any:
@@ -61,5 +67,6 @@ def priority(node: TreeNode) -> Any:
 
 def cost(node: TreeNode) -> Any:
     """Least recently used first, where a node counts as used later, the likelier it is used again and the more it
-    costs to compute again (see `Reuse.credit`)."""
-    return node.last_use + node.credit
+    costs to compute again (see `Reuse.credit`). What a waiting request will read is used again for certain: it
+    goes after all others, the end of the line first, as an optimal cache would have it (Belady 1966)."""
+    return node.last_use + node.credit if node.turn is None else _AWAITED - node.turn

@@ -24,6 +24,7 @@ class TreeNode:
         "children",
         "created",
         "credit",
+        "cut",
         "data",
         "entry",
         "hit_time",
@@ -37,6 +38,7 @@ class TreeNode:
         "priority",
         "start",
         "tail",
+        "turn",
     )
 
     def __init__(
@@ -64,6 +66,11 @@ class TreeNode:
         self.credit = 0.0
         """how much later than its last use it counts as used in the order `cost` (see `Reuse.credit`), as of when
         it last became evictable"""
+        self.turn: int | None = None
+        """the place in line of the first waiting request that will read it; None where none is known to (see
+        `Foresight`)"""
+        self.cut = False
+        """since it was last hit, its end has been evicted"""
         self.priority = 0
         self.entry: Entry[TreeNode] | None = None
         """its one valid entry in the queue of leaves"""

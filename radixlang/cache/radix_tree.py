@@ -208,6 +208,7 @@ class RadixTree:
         """A new leaf."""
         leaf = TreeNode(data, page_data, parent, parent.namespace, parent.end, self._clock)
         leaf.priority = priority
+        self.reuse.returned(leaf.namespace, leaf.start, data, self._clock)
         parent.children[data[: self._width]] = leaf
         parent.entry = None
         self._nodes += 1
@@ -240,6 +241,8 @@ class RadixTree:
             reuse.used(node.hits, len(node.data), now - node.hit_time)
             node.hits += 1
             node.hit_time = now
+            node.cut = False
+            node.turn = None  # whose turn it was reads it now; others in line are seen with the next look
             node = node.parent
 
     def lock(self, node: TreeNode) -> None:
@@ -297,12 +300,14 @@ class RadixTree:
         got = 0
         while got < count and (node := self._take_leaf()) is not None:
             size = node.size
+            if not node.cut:  # once for a run, however many calls it takes
+                node.cut = True
+                self.reuse.lost(node.hits, node.hit_time, node.namespace, node.start, node.data)
             if size > count - got:  # the end of a long run is enough
                 size = count - got
                 freed.append(self._cut(node, size))
                 self._queue(node)
             else:
-                self.reuse.lost(node.hits, len(node.data))
                 freed.append(self._remove(node))
             got += size
         return _ids(freed)
@@ -328,7 +333,10 @@ class RadixTree:
     def flush(self) -> Ints:
         """Take out everything; nothing may be locked. The caller frees the pages."""
         assert self.locked == 0, "a locked tree cannot be flushed"
-        freed = [node.page_data for node in self._all_nodes()]
+        freed = []
+        for node in self._all_nodes():
+            freed.append(node.page_data)
+            node.entry = None
         self._roots = {name: root for name, root in self._roots.items() if root.locks}
         for root in self._roots.values():
             root.children.clear()
@@ -367,6 +375,11 @@ class RadixTree:
         node.credit = self.reuse.credit(node.hits, len(node.data), node.start)
         if node.entry is None or self._order(node) < node.entry[0]:
             self._queue(node)
+
+    def requeue(self, node: TreeNode) -> None:
+        """The value of a node may have sunk. It need not be in the tree any more."""
+        if node.entry is not None:
+            self._offer(node)
 
     def _queue(self, node: TreeNode) -> None:
         """Put a leaf into its place in the queue."""

@@ -5,6 +5,9 @@ Must not know results, or how the step is shared out among those that run.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain, islice
+
 import numpy as np
 
 from radixlang.cache import Match
@@ -14,7 +17,7 @@ from radixlang.scheduler.lifecycle import BAD_REQUEST, Lifecycle
 from radixlang.scheduler.limits import SchedulerLimits
 from radixlang.scheduler.lower_tiers import LowerTiers
 from radixlang.scheduler.pages import Pages
-from radixlang.scheduler.policy import POLICIES
+from radixlang.scheduler.policy import POLICIES, WINDOW
 from radixlang.scheduler.preemption import victim
 from radixlang.scheduler.queue import WaitingQueue
 from radixlang.scheduler.request import Request
@@ -52,6 +55,8 @@ class Admission:
         """before this step nothing is admitted: memory was too short"""
         self._departures = 0
         """those of the lifecycle at that time: when a running request leaves its row, that holds no more"""
+        self._foreseen = (0, 0, 0)
+        """what arrived and left before the last look ahead"""
 
     @property
     def retry_step(self) -> int:
@@ -71,7 +76,7 @@ class Admission:
         to_come = self._all_to_come()
         admitted: list[Request] = []
         hopeless: list[Request] = []
-        for request in self._policy(self._queue, self._pages.tree):
+        for request in self._look_ahead(step, self._policy(self._queue, self._pages.tree)):
             rows = self._rows.available - sum(fetch.wanted for fetch in self._lower.fetches)
             if rows <= 0 or step.budget <= 0 or len(admitted) == self._limits.prefill_max_requests:
                 break
@@ -92,6 +97,20 @@ class Admission:
             self._lifecycle.admitted(request, now)
         for request in hopeless:
             self._lifecycle.fail_aside(request, BAD_REQUEST, self._grants.too_large(request))
+
+    def _look_ahead(self, step: StepBuilder, line: Iterator[Request]) -> Iterator[Request]:
+        """Tell the tree what the line will read, if pages may have to be evicted for this step, and something has
+        come or gone since it was told last. → the line"""
+        foresight, queue = self._pages.foresight, self._queue
+        if foresight is None or self._pages.pool.available >= self._limits.pages_for(step.budget):
+            return line
+        news = (queue.arrivals, len(queue), self._lifecycle.departures)
+        if news == self._foreseen:
+            return line
+        self._foreseen = news
+        ahead = list(islice(line, WINDOW))
+        foresight.look(((item.tokens.view(), item.namespace) for item in ahead), queue.departures)
+        return chain(ahead, line)
 
     def admit_alone(self, step: StepBuilder, request: Request, now: float) -> None:
         """Give a waiting request a row, whoever else waits, if it waits for nothing else."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from radixlang.cache import Insertion, Match, PagePool, TreeNode, make_cache
+from radixlang.cache import FORESEEING, Foresight, Insertion, Match, PagePool, TreeNode, make_cache
 from radixlang.cache.tiers import Tiers
 from radixlang.cache.view import tree_view
 from radixlang.plan import Ints
@@ -35,6 +35,7 @@ class Pages:
         self.size = limits.page_size
         self.pool = PagePool(limits.num_pages)
         self.tree = make_cache(limits.page_size, limits.eviction, limits.radix_cache and not limits.encoder)
+        self.foresight = Foresight(self.tree) if limits.eviction in FORESEEING else None
         self.pins = Pins(self.tree, int(limits.max_pinned_fraction * limits.usable_pages))
         self.evicted_tokens = 0
         self._retired: list[Ints] = []

@@ -42,7 +42,7 @@ POLICIES: Registry[Policy] = Registry(
 
 PATIENCE = 64
 WINDOW = 128
-"""lpm and dfs-weight match at most this many requests a step against the tree"""
+"""lpm, dfs-weight and admission's look ahead match at most this many requests a step against the tree"""
 AGING = 64
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radixlang.cache import EVICTIONS, NullTree, RadixTree, TreeNode, make_cache
+from radixlang.cache import EVICTIONS, Foresight, NullTree, RadixTree, TreeNode, make_cache
 from radixlang.cache.radix_tree import common_prefix
 from radixlang.errors import ConfigError
 
@@ -222,6 +222,7 @@ def run_program(seed: int, steps: int, page_size: int, order: str) -> None:
     """Random inserts, matches, locks, evictions and flushes; every answer is compared with the slow model."""
     rng = random.Random(seed)
     tree: RadixTree = make_cache(page_size, order)
+    foresight = Foresight(tree)
     slow = Slow(page_size)
     next_page = 1
     locks: list[tuple[TreeNode, list[int], list[int], str, Callable[[TreeNode], None]]] = []
@@ -259,6 +260,8 @@ def run_program(seed: int, steps: int, page_size: int, order: str) -> None:
         elif action < 0.82 and locks:
             node, *_, undo = locks.pop(rng.randrange(len(locks)))
             undo(node)
+        elif action < 0.87:
+            foresight.look([(np.array(prompt(), np.int32), "") for _ in range(rng.randrange(4))], rng.randrange(9))
         elif action < 0.97:
             wanted = rng.randrange(1, 12)
             evictable = tree.evictable

@@ -61,7 +61,8 @@ def test_leaps_are_exact(overlap: bool, mixed: bool, pages: int) -> None:
     retracted = evicted = 0
     for seed in range(3):
         policy = ("fcfs", "lpm")[seed % 2]
-        few = limits(mixed=mixed, num_pages=pages, policy=policy, conservativeness=0.3)
+        order = ("lru", "cost")[(seed + mixed) % 2]
+        few = limits(mixed=mixed, num_pages=pages, policy=policy, conservativeness=0.3, eviction=order)
         exact, leaping = (Replica(few, COST, overlap, exact=e) for e in (True, False))
         work = jobs(seed)
         expected = run(exact, work)
@@ -77,6 +78,20 @@ def test_leaps_are_exact(overlap: bool, mixed: bool, pages: int) -> None:
         assert retracted, "no run was short of memory"
     if pages < 500:
         assert evicted
+
+
+def test_a_shared_prefix_takes_the_fewest_steps() -> None:
+    """Prompts that come at once are computed in full chunks, the shared part once; then all decode together."""
+    rows, shared, own, new = 64, 128, 16, 24
+    big = limits(num_pages=2000, max_running_requests=rows, chunked_prefill_size=256)
+    replica = Replica(big, COST)
+    prompts = [content([Text(1, shared), Text(2 + id, own)], 500) for id in range(rows)]
+    for fewest in (-(-(shared + rows * own) // 256) + new - 1, new):  # cold; warm, with one token to compute each
+        before = replica.steps
+        for id, prompt in enumerate(prompts):
+            replica.send(Job(id, replica.time, prompt, new, 100 + id))
+        assert len(replica.run(math.inf)) == rows
+        assert replica.steps - before == fewest
 
 
 def test_windows_change_nothing() -> None:
