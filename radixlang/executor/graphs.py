@@ -3,7 +3,8 @@
 A graph holds unpacking, forward pass and draw of a step of so many tokens and rows. There are three ladders of
 such shapes: *decode* steps, whose rows have one token each and all draw, the same with *tree attention*, and
 *prompt* steps, where any rows bring any tokens and some draw. A step runs in the smallest shape that holds it;
-rows that pad it are the sink's, and so is the row that the tokens belong to that pad it. Rows that wait for a
+where rows bring few tokens each, that is a decode step with every token as a row (see `spread.py`). Rows that pad
+it are the sink's, and so is the row that the tokens belong to that pad it. Rows that wait for a
 mask are passed over by the graph's draw; once the masks are there, a second graph of the shape draws them from
 the logits that the first one left. Whatever a graph cannot do is left to the ordinary path, which gives the same
 tokens.
@@ -26,6 +27,7 @@ from radixlang.executor.decode_pack import DecodePack, step_size
 from radixlang.executor.inputs import lay_out
 from radixlang.executor.prefixes import KvShape, PrefixPlanner
 from radixlang.executor.shapes import Shape
+from radixlang.executor.spread import fill_spread, spreads
 from radixlang.executor.step_blocks import StepBlock, StepBlocks
 from radixlang.forward import ForwardBatch, ForwardContext, KvLayers, forwarding
 from radixlang.kernels.ahead import compiled_ahead
@@ -113,6 +115,8 @@ class StepGraphs:
         self._trees = sorted(shape for shape in shapes if shape.tree)
         self._planner = _planner(model, pool, attention) if self._trees else None
         self._prompts = sorted(shape for shape in shapes if not shape.decodes)
+        self._alone: set[Shape] = set()
+        """decode steps none of whose rows may read what another one writes"""
         tokens, rows = max(shape.tokens for shape in shapes), max(shape.rows for shape in shapes)
         self._ids, self._positions, self._slots = torch.zeros((3, tokens), dtype=torch.int64, device=device)
         self._wanted = torch.zeros(rows, dtype=torch.int64, device=device)
@@ -186,6 +190,8 @@ class StepGraphs:
             self._wanted[:rows],
         )
         plan = self._attention.plan(batch)
+        if getattr(plan, "fused", None) is not None:
+            self._alone.add(shape)
         # Rows that decode have used their pages before: only a prompt begins with pages that are being loaded.
         kv = self._pool.layers if shape.decodes else self._gated
         with forwarding(ForwardContext(batch, self._attention, plan, kv)):
@@ -197,15 +203,23 @@ class StepGraphs:
 
     def find(self, plan: StepPlan) -> Shape | None:
         """The smallest shape that can run the plan: one that asks for nothing but tokens."""
-        # What the host knows may be in the prefix of another row of this step: no matter for decode steps.
-        single = plan.size == plan.tokens and bool((plan.token_ids == FROM_TABLE).all())
-        if plan.logprobs or plan.pools.any() or (single and not plan.samples.all()):
+        single = self._single(plan)
+        if plan.logprobs or plan.pools.any():
             return None
+        if not single and spreads(plan):
+            for shape in self._decodes[bisect_left(self._decodes, Shape(plan.tokens, plan.tokens)) :]:
+                if shape not in self._alone:
+                    return shape
         ladder = self._decodes if single else self._prompts
         for shape in ladder[bisect_left(ladder, Shape(plan.tokens, plan.size)) :]:
             if shape.rows >= plan.size:
                 return shape
         return None
+
+    @staticmethod
+    def _single(plan: StepPlan) -> bool:
+        """All rows draw behind a token that only the device knows: no row can have it in its prefix."""
+        return plan.size == plan.tokens and bool((plan.token_ids == FROM_TABLE).all() and plan.samples.all())
 
     def run(self, plan: StepPlan, block: StepBlock) -> torch.Tensor | None:
         """Run a checked plan, whose actions are done, if a shape holds it → int32 [2, ≥ S], valid until the next
@@ -219,10 +233,12 @@ class StepGraphs:
         more = plan.new_pages.reshape(-1, 3)[shape.tokens :]
         if len(more):  # a long prefix was found in the cache
             self._table.write(self._sampling.upload(more.astype(np.int32)))
-        if shape.decodes:
-            self._decode = self._decode_pack(plan, shape)
-            return self._run_decode(plan, self._decode, block)
-        return self._run_prompts(plan, shape, block)
+        if not shape.decodes:
+            return self._run_prompts(plan, shape, block)
+        if not self._single(plan):
+            return self._run_spread(plan, shape, block)
+        self._decode = self._decode_pack(plan, shape)
+        return self._run_decode(plan, self._decode, block)
 
     def _decode_pack(self, plan: StepPlan, shape: Shape) -> DecodePack:
         """The numbers of rows that begin to decode together, and how they read what they share."""
@@ -247,6 +263,13 @@ class StepGraphs:
         staged, numbers = block.out(len(pack.packed))
         numbers[:] = pack.packed
         return self._replay(plan, pack.shape, staged, before)
+
+    def _run_spread(self, plan: StepPlan, shape: Shape, block: StepBlock) -> torch.Tensor:
+        layout = lay_out(plan, self._table, self._pool.page_size)
+        before = self._sampling.draw_next(plan.rows[layout.sampling])
+        staged, numbers = block.out(step_size(shape))
+        fill_spread(numbers, plan, layout, before, shape)
+        return self._replay(plan, shape, staged, before)
 
     def _run_prompts(self, plan: StepPlan, shape: Shape, block: StepBlock) -> torch.Tensor:
         table, size, tokens = self._table, plan.size, plan.tokens

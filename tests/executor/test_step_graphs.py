@@ -201,6 +201,40 @@ def test_rows_that_share_a_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
     assert used == [False, False, True, True, False, False, True]
 
 
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_rows_that_bring_few_tokens_are_spread(page_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over decode steps, unless too much would be read again; a row's tokens read one another, chunks draw
+    nothing, and what the host knows may stand alone."""
+    host = Host(page_size)
+    rows = [Row(n, list(range(3 + n, 30 + n))) for n in range(1, 6)]
+    plans = [host.plan([(row, 27) for row in rows])]
+    random, counts = np.random.default_rng(page_size), []
+    for _ in range(6):
+        for row in rows[:2]:  # a grammar lets some tokens follow the one that was drawn
+            row.tokens += random.integers(3, 97, random.integers(1, 3)).tolist()
+        grants = [(row, len(row.tokens) - row.computed) for row in rows]
+        plans.append(host.plan([grants[i] for i in random.permutation(5)]))
+        counts.append(plans[-1].tokens)
+    rows[0].tokens += [40, 41, 42, 43]
+    plans.append(host.plan([(rows[0], 1), (rows[1], 1)]))
+    plans.append(host.plan([(rows[1], 1), (rows[0], 1)]))  # of those the host knows
+    rows[2].tokens += list(range(50, 65))
+    plans.append(host.plan([(rows[2], 16), (rows[3], 1)]))  # its cache would be read sixteen times
+    used: list[tuple[bool, bool]] = []
+    run = StepGraphs.run
+
+    def watched(self: StepGraphs, plan: StepPlan, block: StepBlock) -> torch.Tensor | None:
+        shape = self.find(plan)
+        used.append((shape is not None and shape.decodes, plan.tokens > plan.size))
+        return run(self, plan, block)
+
+    monkeypatch.setattr(StepGraphs, "run", watched)
+    shapes = [Shape(2, 2), Shape(8, 8), Shape(16, 16), Shape(20, 5), Shape(160, 5)]
+    assert compare(plans, page_size, TorchAttention, True, shapes) == len(plans)
+    assert max(counts) <= 16
+    assert used == [(False, True), *[(True, True)] * 6, (True, False), (True, False), (False, True)]
+
+
 def test_steps_too_large_for_any_shape() -> None:
     """Graphs and the ordinary path take turns on the same rows."""
     shapes = [Shape(2, 2), Shape(16, 3)]
