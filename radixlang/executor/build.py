@@ -117,7 +117,10 @@ def build_executor(
         tokens = prompt_tokens(config.device, model.weight_bytes, spec.num_layers)
         # all ranks must run a step in the same shape
         tokens = 0 if attention.reads_back else parallel.least(tokens)
-        shapes = graph_shapes(config.device, running, tokens, ranks == 1 and kv_dtype.itemsize in attention.tree)
+        tree = ranks == 1 and kv_dtype.itemsize in attention.tree
+        forced = config.grammar.grammar_backend != "none" and not config.grammar.disable_jump_forward
+        spread = forced and not config.model.skip_tokenizer_init
+        shapes = graph_shapes(config.device, running, tokens, tree, spread)
     pages = kv_pages(
         spec,
         memory,

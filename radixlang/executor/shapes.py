@@ -41,6 +41,12 @@ def decode_shapes(largest: int) -> list[Shape]:
     return [Shape(size, size) for size in [*(size for size in steps if size < largest), largest]]
 
 
+def spread_shapes(largest: int) -> list[Shape]:
+    """Batch sizes of steps of up to `largest` rows some of which bring several tokens (see `spread.py`), beyond
+    those of decode steps."""
+    return [shape for shape in decode_shapes(largest + largest // 2) if shape.rows > largest]
+
+
 def tree_shapes(largest: int) -> list[Shape]:
     """Batch sizes of decode steps with tree attention, fewer than of others: what it saves is more than padding
     costs, and a padded row costs no attention."""
@@ -67,11 +73,15 @@ def prompt_shapes(largest: int, rows: int) -> list[Shape]:
     return sorted(shapes)
 
 
-def graph_shapes(config: DeviceConfig, running: int, prompt_tokens: int, tree: bool = False) -> list[Shape]:
-    """All shapes for up to `running` rows and steps with prompts of up to `prompt_tokens` tokens; `tree`: also for
-    steps of tree attention."""
+def graph_shapes(
+    config: DeviceConfig, running: int, prompt_tokens: int, tree: bool = False, spread: bool = False
+) -> list[Shape]:
+    """All shapes for up to `running` rows and steps with prompts of up to `prompt_tokens` tokens. `tree`: also for
+    steps of tree attention; `spread`: also for steps in which all rows decode and some bring several tokens."""
     largest = min(running, config.cuda_graph_max_bs or MAX_BATCH)
     shapes = decode_shapes(largest) + prompt_shapes(prompt_tokens, min(running, MAX_BATCH))
+    if spread and largest == running:
+        shapes += spread_shapes(largest)
     return shapes + tree_shapes(largest) if tree and not config.disable_tree_attention else shapes
 
 

@@ -57,6 +57,17 @@ def test_no_prompt_graphs() -> None:
     assert prompt_shapes(15, 256) == []
 
 
+@pytest.mark.parametrize("running", [1, 8, 100, 256])
+def test_steps_that_bring_more_tokens_than_rows_have_shapes(running: int) -> None:
+    def of(spread: bool, **flags: int) -> set[Shape]:
+        return set(graph_shapes(DeviceConfig(**flags), running, 0, spread=spread))
+
+    more = of(True) - of(False)
+    assert all(shape.decodes and running < shape.rows <= 1.5 * running for shape in more)
+    assert max(shape.rows for shape in of(True)) == running + running // 2
+    assert of(True, cuda_graph_max_bs=running // 2 or 1) - of(False, cuda_graph_max_bs=running // 2 or 1) <= more
+
+
 @pytest.mark.parametrize("largest", [1, 8, 100, 256, MAX_BATCH])
 def test_tree_ladder(largest: int) -> None:
     shapes = tree_shapes(largest)
