@@ -25,7 +25,8 @@ def spreads(plan: StepPlan) -> bool:
     """Whether a plan that has more tokens than rows, or tokens that the host knows, is better spread. Rows that
     are new to the device are not: their pages may still be on their way."""
     counts = plan.counts
-    if plan.setups or counts.max() > MOST:
+    begins = bool((plan.new_pages.reshape(-1, 3)[:, 1] == 0).any())
+    if begins or counts.max() > MOST:
         return False
     lengths = plan.starts.astype(np.int64) + counts
     return bool((counts * lengths).sum() <= AGAIN * lengths.sum())

@@ -27,10 +27,10 @@ from radixlang.executor.shapes import Shape, decode_shapes, prompt_shapes, tree_
 from radixlang.executor.step_blocks import StepBlock
 from radixlang.forward import current
 from radixlang.kernels import tuning
-from radixlang.plan import StepPlan
+from radixlang.plan import RowSetup, StepPlan
 from radixlang.sampling.columns import RowColumns
 from radixlang.sampling_params import RowSampling
-from tests.executor.tiny import BOMB_TOKEN, NAN_TOKEN, Host, Row, TinyModel, make_executor, wish
+from tests.executor.tiny import BOMB_TOKEN, NAN_TOKEN, NONE, Host, Row, TinyModel, make_executor, wish
 
 ROWS = 8
 
@@ -213,7 +213,8 @@ def test_rows_that_bring_few_tokens_are_spread(page_size: int, monkeypatch: pyte
         for row in rows[:2]:  # a grammar lets some tokens follow the one that was drawn
             row.tokens += random.integers(3, 97, random.integers(1, 3)).tolist()
         grants = [(row, len(row.tokens) - row.computed) for row in rows]
-        plans.append(host.plan([grants[i] for i in random.permutation(5)]))
+        again = RowSetup(rows[0].row, RowSampling(temperature=1.0, seed=5), NONE, NONE, len(counts) + 2)
+        plans.append(host.plan([grants[i] for i in random.permutation(5)], setups=(again,)))
         counts.append(plans[-1].tokens)
     rows[0].tokens += [40, 41, 42, 43]
     plans.append(host.plan([(rows[0], 1), (rows[1], 1)]))
