@@ -201,8 +201,12 @@ def test_rows_that_share_a_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
     assert used == [False, False, True, True, False, False, True]
 
 
-@pytest.mark.parametrize("page_size", [1, 4])
-def test_rows_that_bring_few_tokens_are_spread(page_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("page_size", "attention"), [(1, TorchAttention), (4, TorchAttention), (4, TritonAttention)]
+)
+def test_rows_that_bring_few_tokens_are_spread(
+    page_size: int, attention: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Over decode steps, unless too much would be read again; a row's tokens read one another, chunks draw
     nothing, and what the host knows may stand alone."""
     host = Host(page_size)
@@ -231,7 +235,7 @@ def test_rows_that_bring_few_tokens_are_spread(page_size: int, monkeypatch: pyte
 
     monkeypatch.setattr(StepGraphs, "run", watched)
     shapes = [Shape(2, 2), Shape(8, 8), Shape(16, 16), Shape(20, 5), Shape(160, 5)]
-    assert compare(plans, page_size, TorchAttention, True, shapes) == len(plans)
+    assert compare(plans, page_size, attention, True, shapes) == len(plans)
     assert max(counts) <= 16
     assert used == [(False, True), *[(True, True)] * 6, (True, False), (True, False), (False, True)]
 
