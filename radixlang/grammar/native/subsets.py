@@ -305,12 +305,12 @@ class Subsets:
         """The nodes that matter of those it leads to for nothing, itself included."""
         found = self._closures.get(node)
         if found is None:
-            if node in self._automaton.pending:
-                self._automaton.free[node] = (self._automaton.pending.pop(node)(),)
-                self._look()
             seen, stack, more = {node}, [node], set[int]()
             while stack:
                 one = stack.pop()
+                if one in self._automaton.pending:
+                    self._automaton.free[one] = (self._automaton.pending.pop(one)(),)
+                    self._look()
                 if one != node and (known := self._closures.get(one)) is not None:
                     more |= known
                     continue

@@ -14,21 +14,18 @@ import numpy as np
 import numpy.typing as npt
 
 from radixlang.grammar.native.regex import Unsuitable
-from radixlang.grammar.ranges import Ranges
+from radixlang.grammar.native.strings import ESCAPED, NOT_PLAIN, key_terms
+from radixlang.grammar.schema.automaton import Terms
 from radixlang.grammar.schema.document import escape
 
-MAX_COUNT = 2_000
-"""characters of a string, or items of an array, that are counted"""
+_MOST = {"minLength": 2_000, "maxLength": 8_000, "minItems": 2_000, "maxItems": 2_000}
+"""what is counted; each is a state, or several"""
 MAX_WEIGHT = 100_000
 """nodes that all of a schema would need, about"""
 _NUMBER_WEIGHT = 100
 MAX_TURNS = 50
 """references in a row that are followed to tell whether a text can end"""
 
-ESCAPED = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", 0x22: '"', 0x5C: "\\"}
-"""code points that stand in a text as a backslash and a letter, and in no other way"""
-NOT_PLAIN: Ranges = ((0, 0x1F), (0x22, 0x22), (0x5C, 0x5C), (0x7F, 0x7F), (0xD800, 0xDFFF))
-"""code points that no string may hold as they are"""
 _USUAL = re.compile(r'[^\x00-\x1f\x7f"\\\ud800-\udfff]*')
 
 STRING = frozenset({"minLength", "maxLength", "pattern", "allOf"})
@@ -40,7 +37,7 @@ _KEYWORDS: dict[str, frozenset[str]] = {
     "number": _NUMBER,
     "string": STRING,
     "array": frozenset({"prefixItems", "items", "minItems", "maxItems"}),
-    "object": frozenset({"properties", "required", "additionalProperties"}),
+    "object": frozenset({"properties", "required", "additionalProperties", "patternProperties"}),
 }
 Bound = tuple[int, bool] | None
 
@@ -52,6 +49,8 @@ class Taken:
     """numbers may have any number of digits, so that some are beyond a double"""
     patterns: list[tuple[dict[str, Any], str]]
     """strings with patterns, and where they are"""
+    keys: list[tuple[Terms, str]]
+    """what undeclared keys fulfil, where patterns tell, and where"""
 
     def __init__(self, schema: Any, writable: npt.NDArray[np.bool_]) -> None:
         """`writable` [256]: the bytes that the model's tokens have.
@@ -61,7 +60,7 @@ class Taken:
         """
         self.root = schema
         self.unbounded = False
-        self.patterns = []
+        self.patterns, self.keys = [], []
         self._writable = writable
         self._impossible: set[str] = set()
         self._known: dict[int, bool] = {}
@@ -133,18 +132,17 @@ class Taken:
         for keyword in schema:
             if keyword not in ("type", "$defs") and not any(keyword in _KEYWORDS[kind] for kind in kinds):
                 raise Unsuitable(f"no automaton states {keyword} at {where}")
-        for keyword in ("minLength", "maxLength", "minItems", "maxItems"):
-            if schema.get(keyword, 0) > MAX_COUNT:
-                raise Unsuitable(f"{keyword} counts to more than {MAX_COUNT} at {where}")
+        for keyword, most in _MOST.items():
+            if schema.get(keyword, 0) > most:
+                raise Unsuitable(f"{keyword} counts to more than {most:,} at {where}")
         if "string" in kinds:
-            if "allOf" in schema:
-                raise Unsuitable(f"several patterns hold at {where}")
-            if "pattern" in schema:
+            if "pattern" in schema or "allOf" in schema:
                 self.patterns.append((schema, at))
         if "integer" in kinds or "number" in kinds:
             self.unbounded |= None in bounds_of(schema, at)
         parts: list[tuple[Any, str]] = []
-        self._weight += schema.get("maxLength", schema.get("minLength", 0))
+        if "minLength" in schema:
+            self._weight += schema.get("maxLength", schema["minLength"])
         if "object" in kinds:
             self._weight += _NUMBER_WEIGHT
             parts.append((schema.get("additionalProperties", True), f"{at}/additionalProperties"))
@@ -153,6 +151,16 @@ class Taken:
                 self._check_characters(name, here)
                 self._weight += 2 * len(name) + _weight(one)
                 parts.append((one, here))
+            if patterns := schema.get("patternProperties"):
+                fitting, rest = key_terms(schema)
+                for source, one in patterns.items():
+                    here = f"{at}/patternProperties/{escape(source)}"
+                    self._weight += _weight(one)
+                    parts.append((one, here))
+                    if source in fitting:
+                        self.keys.append((fitting[source], here))
+                if schema.get("additionalProperties", True) is not False:
+                    self.keys.append((rest, f"{at}/patternProperties"))
         if "array" in kinds:
             parts += [(one, f"{at}/prefixItems/{i}") for i, one in enumerate(schema.get("prefixItems", ()))]
             items = schema.get("items", True)
