@@ -55,8 +55,8 @@ def terms_of(schema: dict[str, Any], at: str) -> Terms:
 
 
 def key_terms(schema: dict[str, Any]) -> tuple[dict[str, Terms], Terms]:
-    """What a key fulfils that is not declared: for each pattern that allows any value (no key fits two of them), and
-    where it fits none.
+    """What a key fulfils that is not declared: for each pattern that allows any value (no key fits two of them),
+    and where it fits none.
 
     Raises:
         Unsuitable: the patterns are not taken.
