@@ -292,8 +292,8 @@ def _ends_in_a_word(data: bytes) -> bool:
 
 _ENDS_WORDS = frozenset(b'!"#$%&()*+,-./:;<=>?@[\\]^`{|}~')
 """Where no token joins such a byte to the letter or digit before it, none reaches across, and the expressions by
-which tokenizers cut texts into words begin anew: apostrophes and underscores may belong to words, and runs of other
-characters go together."""
+which tokenizers cut texts into words begin anew. (Apostrophes and underscores may belong to words, and runs of
+other characters go together.)"""
 
 
 def _as_encoded(data: bytes, head: bytes, vocabulary: Vocabulary) -> Filling[list[int]]:
