@@ -39,7 +39,7 @@ from radixlang.grammar.schema.regex import (
     searched,
 )
 
-MAX_NODES = 400_000
+MAX_NODES = 1_000_000
 """of a schema; `taken.MAX_WEIGHT` keeps it from that"""
 MAX_PATTERN_WORK = 12_000
 """looks at nodes while the states of one string's pattern are made, beforehand; about 40 ms"""
