@@ -229,6 +229,26 @@ def test_generated_schemas(schema: Any, values: list[Any]) -> None:
         ({"type": "string", "format": "email"}, "several patterns hold at its root"),
         ({"type": "string", "maxLength": 10_000}, "maxLength counts to more than 2000 at its root"),
         ({"type": "string", "pattern": "^[ab]*a[ab]{12}$"}, "its states take too long to make"),
+        (
+            closed({str(i): {"type": "string", "pattern": f"^[ab]*a[ab]{{6}}{i}$"} for i in range(40)}),
+            "its states take too long to make",
+        ),
+        (
+            closed({str(i): {"type": "string", "maxLength": 900 + i} for i in range(20)}),
+            "its strings count to more than 16,000",
+        ),
+        (
+            {"type": "array", "items": {"type": "integer", "minimum": 7, "maximum": 10**15}, "minItems": 900},
+            "it needs more than 100,000 nodes",
+        ),
+        (
+            {"type": "array", "items": {"enum": [{"a" * 60: i} for i in range(9)]}, "minItems": 900},
+            "it needs more than 100,000 nodes",
+        ),
+        (
+            {"$defs": {"x": {"enum": [*range(400)]}}, "type": "array", "items": {"$ref": "#/$defs/x"}, "minItems": 99},
+            "it needs more than 100,000 nodes",
+        ),
         ({"type": "string", "pattern": "^[^\\w]\x01?$"}, "it writes control characters"),
         ({"enum": ["\x7f"]}, "a constant at its root holds the character U\\+007F"),
     ],
@@ -333,6 +353,30 @@ def test_other_tags() -> None:
         NATIVE.supports(tag_of(some | {"sep": ""}))
     with pytest.raises(GrammarError, match="cannot be stated as a grammar"):
         NATIVE.supports(tag_of({"type": "json_schema", "json_schema": {"type": "array", "uniqueItems": True}}))
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_tags_whose_texts_begin_like_calls_are_not_ours(deep) -> None:
+    """A text that goes on by itself where JSON beside it calls something: found before, not by some text."""
+    string = {"type": "json_schema", "json_schema": {"type": "string"}}
+    other: dict[str, Any] = {"type": "const_string", "value": '"'}
+    tags = {"type": "tags_with_separator", "separator": ",", "tags": [
+        {"type": "tag", "begin": '{"name": ', "content": string, "end": "}"}]}  # fmt: skip
+    for format in (
+        {"type": "or", "elements": [string, other]},
+        {"type": "sequence", "elements": [tags, {"type": "json_schema", "json_schema": {"type": "object"}}]},
+    ):
+        if deep:
+            format = {"type": "sequence", "elements": [{"type": "const_string", "value": "text: "}, format]}
+        assert "it may call something and go on by itself" in str(NATIVE.supports(tag_of(format)))
+        LIBRARY.compile(tag_of(format))
+
+
+def test_many_alternatives_that_go_on_differently() -> None:
+    values = [{"a": [1, {"b": f"x{i}"}], "c": [i]} for i in range(600)]
+    grammar = NATIVE.compile(spec_of({"enum": values}))
+    assert all(accepts(grammar, json.dumps(value)) for value in values[::97])
+    assert not accepts(grammar, json.dumps(values[7] | {"c": [8]}))
 
 
 def test_schemas_get_tables_for_a_device(vocabulary) -> None:

@@ -85,7 +85,7 @@ class Pushdown:
         self._words = words
         self._plain = plain
         self._runs: dict[int, int] = {}
-        """by state: how many plain characters may follow, as far as tokens reach; DEAD where that depends on them"""
+        """by state: how many plain characters may follow, as far as tokens reach; DEAD: depends on which"""
         self._after_plain: dict[int, int] = {}
         self._deeper: set[Hashable] = set()
         """keys that do not tell what a mask depends on"""

@@ -31,8 +31,8 @@ from radixlang.grammar.schema.regex import (
 
 MAX_NODES = 400_000
 """of a schema; `taken.MAX_WEIGHT` keeps it from that"""
-MAX_PATTERN_WORK = 12_000
-"""looks at nodes while the states of one string's pattern are made, beforehand; about 40 ms"""
+MAX_PATTERN_WORK = 24_000
+"""looks at nodes while the states of all strings with patterns are made, beforehand; about 80 ms"""
 
 _ASCII: Ranges = ((0, 0x7F),)
 _DIGITS: Ranges = ((0x30, 0x39),)
