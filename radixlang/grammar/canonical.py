@@ -266,14 +266,14 @@ def head_of(before: list[int], data: bytes, vocabulary: Vocabulary) -> bytes:
     """What stands in front of `data`, behind some tokens, that may change how the tokenizer cuts it."""
     if data[:1] == b" " and not data[1:2].isspace():
         return b""  # tokenizers begin anew in front of the space before a word
-    joined, text, first = vocabulary.joined, b"", data[0] if data else None
+    joined, text, first = vocabulary.joined, b"", data[0] if data else -1
     for token in reversed(before):
         piece = vocabulary.tokens[token]
         if not piece:  # nothing reaches across a special token
             break
         for at in range(len(piece), 0, -1):
-            if first is not None and not joined[piece[at - 1]][first] and not 0x80 <= first < 0xC0:
-                return piece[at:] + text  # no token reaches across here, and a character begins
+            if first in _ENDS_WORDS and not joined[piece[at - 1]][first] and _ends_in_a_word(piece[:at]):
+                return piece[at:] + text
             first = piece[at - 1]
         text = piece + text
         if piece[:1] == b" " and not piece[1:2].isspace():
@@ -281,6 +281,19 @@ def head_of(before: list[int], data: bytes, vocabulary: Vocabulary) -> bytes:
     while text and 0x80 <= text[0] < 0xC0:  # no character begins here
         text = text[1:]
     return text
+
+
+def _ends_in_a_word(data: bytes) -> bool:
+    """Whether it ends with a letter or a digit."""
+    if data[-1] < 0x80:
+        return data[-1:].isalnum()
+    return data[-4:].decode(errors="replace")[-1:].isalnum()
+
+
+_ENDS_WORDS = frozenset(b'!"#$%&()*+,-./:;<=>?@[\\]^`{|}~')
+"""Where no token joins such a byte to the letter or digit before it, none reaches across, and the expressions by
+which tokenizers cut texts into words begin anew. (Apostrophes and underscores may belong to words, and runs of
+other characters go together.)"""
 
 
 def _as_encoded(data: bytes, head: bytes, vocabulary: Vocabulary) -> Filling[list[int]]:

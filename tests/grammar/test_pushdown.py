@@ -1,4 +1,4 @@
-"""Automata with a stack: masks against looking at every token, stacks, threads, and what fails."""
+"""Automata with a stack: masks against reading every token, what places share, depth, threads, tables."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import json
 import random
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from radixlang.grammar.canonical import CanonicalState, Shared
 from radixlang.grammar.errors import GrammarFailure
+from radixlang.grammar.grammar import Mask
 from radixlang.grammar.limits import GrammarLimits
 from radixlang.grammar.native import NativeEngine, NativeGrammar
 from radixlang.grammar.native.pushdown import Place, Pushdown, Stack
@@ -20,93 +23,180 @@ from radixlang.grammar.native.schema import Builder
 from radixlang.grammar.native.subsets import ACTION, UNKNOWN, Subsets
 from radixlang.grammar.native.trie import TokenTrie, stack_walker, walk_stacks
 from radixlang.grammar.residual import ResidualGrammar
+from radixlang.grammar.tables import automaton_table
+from radixlang.grammar.vocabulary import Vocabulary
 from radixlang.messages import GrammarSpec
 from tests.grammar.conftest import allowed, small_vocabulary
 from tests.grammar.test_trie import reading
 
 PIECES = [
-    '"}',
-    '"}}',
-    "]]",
-    "]}]",
-    '"], "',
-    '": {"',
-    '": [{"',
-    '{"a": [',
-    "}, {",
-    "[[[",
-    "}}, {",
-    "1]",
-    "true}",
-    "[]",
+    *(b'", "', b'"}, {"', b'"}', b"]}", b"}]}", b"[[", b'{"', b'": ', b'": [', b'": {"a": ', b"ab", b"a"),
+    *(b"\xc3", b'\xa9"', b"\\n", b'\\"', b"1, ", b"true", b"], ["),
 ]
-PIECES += ['{"a": {"a": ', '", "b": "', 'é"', "日本", '\\"}', "\\n", "null, ", "1}, [", '"x": [[', "]], [1"]
-VOCABULARY = small_vocabulary(*(bytes([byte]) for byte in range(256)), *PIECES, b'\xa9"', b'\x9c\xac": {')
-ENGINE = NativeEngine(VOCABULARY, GrammarLimits())
-ANY_OF: list[Any] = [
+"""tokens that open and close, several levels at once"""
+TOKENS = Vocabulary(
+    [*(bytes([byte]) for byte in range(256)), *PIECES, b""], (256 + len(PIECES),), lambda text: list(text.encode())
+)
+ITEM = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 3}, "b": {"type": "array"}}}
+SCHEMAS: list[Any] = [
     {},
-    {"$defs": {"x": {"anyOf": [{"type": "array", "items": {"$ref": "#/$defs/x"}}, {"type": "string"}]}},
-     "$ref": "#/$defs/x"},
-    {"$defs": {"x": {"type": "object", "properties": {"a": {"type": "array", "items": {"$ref": "#/$defs/x"}}},
-                     "additionalProperties": {"$ref": "#/$defs/x"}}}, "$ref": "#/$defs/x"},
-    {"type": "array", "items": {"anyOf": [
-        {"type": "array", "items": {"type": "string", "maxLength": size}, "maxItems": size} for size in range(1, 5)
-    ]}},
-    {"anyOf": [{"type": "object", "properties": {"a": {"type": "array", "items": {"enum": [kind, "x"]}}, "b": {}},
-                "required": ["a"], "additionalProperties": kind == 1} for kind in range(4)]},
+    {"type": "object", "properties": {"x": {"type": "array", "items": ITEM, "minItems": 2}}, "required": ["x"]},
+    {"$defs": {"t": {"type": "array", "items": {"anyOf": [{"$ref": "#/$defs/t"}, {"type": "string"}]}}},
+     "$ref": "#/$defs/t"},
+    {"anyOf": [{"type": "object", "properties": {"a": {**ITEM, "required": ["a"]}, "b": {"const": "a"}}},
+               {"type": "object", "properties": {"a": {**ITEM, "required": ["b"]}, "b": {"const": "ab"}}}]},
 ]  # fmt: skip
+NESTED = {
+    "$defs": {"x": {"type": "object", "properties": {"a": {"type": "array", "items": {"$ref": "#/$defs/x"}}},
+                    "additionalProperties": {"$ref": "#/$defs/x"}}}, "$ref": "#/$defs/x"
+}  # fmt: skip
 
 
-def machine_of(schema: Any, engine: NativeEngine = ENGINE) -> Pushdown:
-    grammar = engine.compile(GrammarSpec("json_schema", json.dumps(schema)))
-    inner = grammar.inner if isinstance(grammar, ResidualGrammar) else grammar
+def compiled(schema: Any, vocabulary: Vocabulary = TOKENS) -> NativeGrammar:
+    made = NativeEngine(vocabulary, GrammarLimits()).compile(GrammarSpec("json_schema", json.dumps(schema)))
+    inner = made.inner if isinstance(made, ResidualGrammar) else made
     assert isinstance(inner, NativeGrammar)
     assert isinstance(inner.machine, Pushdown)
-    return inner.machine
+    return inner
 
 
-def walks(machine: Pushdown, chance: random.Random, steps: int) -> list[Place]:
-    """The places of a random text."""
-    place, places = machine.start, [machine.start]
-    for _ in range(steps):
-        tokens = sorted(allowed(machine.tokens(place)))
-        if not tokens:
-            break
-        usual = [token for token in tokens if VOCABULARY.tokens[token][:1] in b'"{[}]:, 1a']
-        after = machine.read(place, VOCABULARY.tokens[chance.choice(usual or tokens)])
-        assert after is not None
-        place = after
-        places.append(place)
-    return places
+def walks(grammar: NativeGrammar, seed: int, steps: int = 40, texts: int = 6) -> list[Place]:
+    """Places of random texts, which rather go on than end."""
+    rng, out = random.Random(seed), []
+    for _ in range(texts):
+        place = grammar.machine.start
+        for _ in range(steps):
+            out.append(place)
+            tokens = sorted(allowed(grammar.machine.tokens(place)))
+            if not tokens:
+                break
+            longer = [token for token in tokens if len(TOKENS.tokens[token]) > 1]
+            place = grammar.machine.read(
+                place, TOKENS.tokens[rng.choice(longer if longer and rng.random() < 0.6 else tokens)]
+            )
+            assert place is not None
+    return out
 
 
-@pytest.mark.parametrize("schema", ANY_OF, ids=json.dumps)
-def test_masks_are_those_of_every_token_and_fit_their_keys(schema) -> None:
-    """Of one grammar, whose masks are kept by `key`, at places with many stacks."""
-    chance = random.Random(3)
-    grammar = NativeGrammar(machine_of(schema), VOCABULARY)
-    machine, trie = grammar.machine, TokenTrie(VOCABULARY, VOCABULARY.order)
-    assert isinstance(machine, Pushdown)
-    stacks: dict[int, set[Any]] = {}
-    for _ in range(12):
-        for place in walks(machine, chance, 30):
-            stacks.setdefault(place.state, set()).add(place.stack)
-            expected = reading(machine, VOCABULARY, place)
-            assert allowed(grammar.mask(place)) - {len(VOCABULARY.tokens) - 1} == expected
-            used = set()
-            for walk in (stack_walker(), walk_stacks):
-                row = np.zeros(VOCABULARY.words, np.int32)
-                used.add(walk(trie, machine._subsets, place.state, place.stack.top(trie.longest), row))
-                assert allowed(row) == expected
-            assert len(used) == 1
-    assert schema or max(map(len, stacks.values())) > 2
+@pytest.mark.parametrize("schema", SCHEMAS, ids=range(len(SCHEMAS)))
+def test_masks_are_the_tokens_that_can_be_read(schema: Any) -> None:
+    grammar = compiled(schema)
+    depths, walked = set(), walks(grammar, 1)
+    for place in walked:
+        depths.add(len(place.stack.top(99)))
+        readable = {
+            i for i, data in enumerate(TOKENS.tokens) if data and grammar.machine.read(place, data) is not None
+        }
+        assert allowed(grammar.mask(place)) - set(TOKENS.eos_ids) == readable
+        masks: list[Mask] = []
+        used = set()
+        for walk in (walk_stacks, stack_walker()):
+            masks.append(np.zeros(TOKENS.words, np.int32))
+            frames = place.stack.top(TOKENS.longest)
+            machine = grammar.machine
+            used.add(tuple(
+                walk(trie, machine._subsets, place.state, frames, masks[-1]) for trie in machine._tries
+            ))  # fmt: skip
+        assert len(used) == 1
+        assert allowed(masks[0]) == allowed(masks[1]) == readable
+    assert max(depths) > 3
+
+
+@pytest.mark.parametrize("schema", SCHEMAS, ids=range(len(SCHEMAS)))
+def test_places_share_masks_only_where_these_are_equal(schema: Any) -> None:
+    one = compiled(schema)
+    places = [place for seed in range(4) for place in walks(one, seed)]
+    random.Random(3).shuffle(places)
+    for place in places:
+        fresh = one.machine.tokens(place)
+        assert np.array_equal(one.mask(place) & TOKENS.going_on, fresh)
+    assert len(one._masks) < len(set(places))
+
+
+def test_equal_stacks_are_one_object_while_they_are_used() -> None:
+    empty = Stack()
+    one = empty.push(3).push(4)
+    assert one is empty.push(3).push(4)
+    assert one is not empty.push(4).push(3)
+    assert one.top(9) == [3, 4]
+    assert one.top(1) == [4]
+    assert empty.top(9) == []
+    del one
+    assert not empty._open.known
+
+
+def test_any_depth() -> None:
+    grammar = compiled({})
+    state = grammar.start()
+    for text in (b"[[[" * 40_000, b'{"a": ' * 20_000):
+        state = grammar.start()
+        assert all(map(state.accept, text))
+        row = np.zeros(TOKENS.words, np.int32)
+        state.fill(row)
+        assert set(b'"[{1tfn') <= allowed(row)
+    closing = compiled({}).start()
+    assert all(map(closing.accept, b"[" * 3_000 + b"]" * 3_000))
+    assert closing.can_end
+    assert closing.finished
+
+
+def test_threads_share_an_automaton() -> None:
+    """It grows while others read it."""
+    properties = {
+        f"key{i}": {"type": "object", "properties": {f"k{j}": ITEM for j in range(4)}} for i in range(30)
+    }
+    schema = {"type": "object", "properties": properties, "additionalProperties": {"type": "array", "items": ITEM}}
+    shared, alone = compiled(schema), compiled(schema)
+
+    def masks(seed: int) -> list[set[int]]:
+        return [allowed(shared.mask(place)) for place in walks(shared, seed, texts=3)]
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(masks, range(16)))
+    assert found == [[allowed(alone.mask(place)) for place in walks(alone, seed, texts=3)] for seed in range(16)]
+
+
+def test_what_nests_within_bounds_is_written_out_for_a_device() -> None:
+    schema = {
+        **ITEM,
+        "properties": {"a": ITEM["properties"]["a"], "c": {"enum": [["x"], {}]}},
+        "additionalProperties": False,
+    }
+    grammar = compiled(schema)
+    table = automaton_table(grammar)
+    assert table is not None
+    for text in (b'{"a": "ab', b'{"c": ["x', b'{"a": "\xc3\xa9", "c": {}', b'{"c": {}}'):
+        state = grammar.start()
+        assert all(map(state.accept, text))
+        row = np.zeros(TOKENS.words, np.int32)
+        state.fill(row)
+        assert allowed(table.masks[table.mask_row[table.state_of(state)]]) >= allowed(row)
+        assert table.state_of(state) == table.after([text])
+    assert automaton_table(compiled({})) is None
+
+
+def test_known_masks_are_ready() -> None:
+    grammar, shared = compiled({"type": "object", "properties": {"ab": ITEM}, "required": ["ab"]}), Shared()
+    row, ready = np.zeros(TOKENS.words, np.int32), 0
+    for turn in range(2):
+        state = CanonicalState(grammar.start(), TOKENS, shared)
+        for token in b'{"ab": {"a": "x", "b": [1, "y"]}}':
+            known = state.ready()
+            if known is not None:
+                state.copy().fill(row)
+                assert np.array_equal(row, known)
+                ready += turn
+            state.fill(row)
+            assert state.accept(token)
+        assert state.ready() is None or turn
+    assert ready > 25
 
 
 @pytest.mark.parametrize("most", [1, 11, 12, 13, 30])
 def test_tokens_inside_of_counted_strings(most) -> None:
     """The longest token has twelve plain characters: fewer are left long before the end."""
     vocabulary = small_vocabulary(*("a" * size for size in range(1, 13)), '"', "é", 'aa"', "\\n", "\\")
-    machine = machine_of({"type": "string", "maxLength": most}, NativeEngine(vocabulary, GrammarLimits()))
+    machine = compiled({"type": "string", "maxLength": most}, vocabulary).machine
     place = machine.read(machine.start, b'"')
     for _ in range(most + 1):
         assert place is not None
@@ -157,11 +247,12 @@ def test_stacks_that_are_not_in_use_are_forgotten_however_deep() -> None:
 def test_walks_while_others_enlarge_the_arrays(which) -> None:
     """What one array says may point beyond another that was taken before it grew: no place in memory."""
     pytest.importorskip("numba")
-    machine = machine_of(ANY_OF[2])
+    machine = compiled(NESTED).machine
+    assert isinstance(machine, Pushdown)
     place = machine.read(machine.start, b'{"a": [{"b": {"a": [')
     assert place is not None
-    frames, trie, subsets = place.stack.top(99), TokenTrie(VOCABULARY, VOCABULARY.order), machine._subsets
-    expected = np.zeros(VOCABULARY.words, np.int32)
+    frames, trie, subsets = place.stack.top(99), TokenTrie(TOKENS, TOKENS.order), machine._subsets
+    expected = np.zeros(TOKENS.words, np.int32)
     used = stack_walker()(trie, subsets, place.state, frames, expected)
     assert used > 1
     size = place.state + 1 if which == "table" else len(subsets)
@@ -176,7 +267,7 @@ def test_walks_while_others_enlarge_the_arrays(which) -> None:
         old.table, old.actions = subsets.table, subsets.actions
 
     old.expand = old.back = renew
-    row = np.zeros(VOCABULARY.words, np.int32)
+    row = np.zeros(TOKENS.words, np.int32)
     assert stack_walker()(trie, old, place.state, frames, row) == used
     assert np.array_equal(row, expected)
 
@@ -193,37 +284,3 @@ def test_what_cannot_be_written_down_fails_each_time() -> None:
     automaton.most = 1_000
     assert not subsets.accepts[0]
     assert subsets.only(0) == ord("[")
-
-
-def test_threads_share_states_that_are_made_meanwhile() -> None:
-    chance, spec = random.Random(1), ANY_OF[4]
-    alone = NativeGrammar(machine_of(spec), VOCABULARY)
-    texts: list[list[int]] = []
-    for _ in range(12):
-        place, text = alone.machine.start, list[int]()
-        for _ in range(25):
-            tokens = sorted(allowed(alone.mask(place)) - {len(VOCABULARY.tokens) - 1})
-            if not tokens:
-                break
-            text.append(chance.choice([t for t in tokens if VOCABULARY.tokens[t][:1] in b'"{[}]:,1'] or tokens))
-            place = alone.machine.read(place, VOCABULARY.tokens[text[-1]])
-        texts.append(text)
-    for _ in range(3):
-        ENGINE._json.cache_clear()
-        shared, failures = NativeGrammar(machine_of(spec), VOCABULARY), list[Any]()
-
-        def run(first: int, shared: NativeGrammar = shared, failures: list[Any] = failures) -> None:
-            for index in range(len(texts)):
-                place, other = shared.machine.start, alone.machine.start
-                for token in texts[(first + index) % len(texts)]:
-                    if not np.array_equal(shared.mask(place), alone.mask(other)):
-                        failures.append((first, index))
-                    data = VOCABULARY.tokens[token]
-                    place, other = shared.machine.read(place, data), alone.machine.read(other, data)
-
-        threads = [threading.Thread(target=run, args=(3 * index,)) for index in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert not failures

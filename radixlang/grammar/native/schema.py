@@ -17,8 +17,19 @@ import numpy as np
 import numpy.typing as npt
 
 from radixlang.grammar.native.regex import Automaton, Edges, Unsuitable, read_one
-from radixlang.grammar.native.taken import ESCAPED, NOT_PLAIN, STRING, Taken, bounds_of, is_any, kinds_of, scalar
+from radixlang.grammar.native.strings import (
+    ESCAPED,
+    NOT_PLAIN,
+    Language,
+    Strings,
+    key_terms,
+    language,
+    most_of,
+    terms_of,
+)
+from radixlang.grammar.native.taken import STRING, Taken, bounds_of, is_any, kinds_of, scalar
 from radixlang.grammar.ranges import Ranges, without
+from radixlang.grammar.schema.automaton import Terms
 from radixlang.grammar.schema.regex import (
     ANY,
     Tree,
@@ -35,6 +46,8 @@ MAX_PATTERN_WORK = 24_000
 """looks at nodes while the states of all strings with patterns are made, beforehand; about 80 ms"""
 
 _ASCII: Ranges = ((0, 0x7F),)
+_TEXT = [*range(0x20, 0x7F), *range(0x80, 0xC0), *range(0xC2, 0xF5)]
+"""the bytes of characters that strings hold"""
 _DIGITS: Ranges = ((0x30, 0x39),)
 _POSITIVE: Ranges = ((0x31, 0x39),)
 ANYTHING: dict[str, Any] = {"type": ["null", "boolean", "number", "string", "array", "object"]}
@@ -74,6 +87,8 @@ class Builder:
             self.unbounded |= taken.unbounded
             for one, at in taken.patterns:
                 self._string_at(one, at)
+            for terms, at in taken.keys:
+                self._language(terms, None, at)
             return self._value(taken, schema, follow)
         except RecursionError:
             raise Unsuitable("it is nested too deeply") from None
@@ -122,8 +137,7 @@ class Builder:
         their texts."""
         key = (id(schema), kind)
         if key not in self._called:
-            self._called[key] = self.automaton.node()
-            self.automaton.pending[self._called[key]] = write
+            self._called[key] = self._pending(write)
         return self._called[key]
 
     # ---- values
@@ -184,19 +198,33 @@ class Builder:
             return self._strings[key]
         low, high = schema.get("minLength", 0), schema.get("maxLength")
         end = self.text('"', self.automaton.returns)
-        if "pattern" not in schema:
-            first = self.automaton.node()
-            self.automaton.pending[first] = lambda: self._repeated(
-                low, high, lambda node: self._character(ANY, node), end
-            )
-        else:
-            try:
-                first = self._pattern(_tree(schema["pattern"], low, high), end)
-            except UnsupportedPatternError as error:
-                raise Unsuitable(f"the pattern at {at or 'its root'} is not taken: {error}") from None
+        tree = _tree(schema["pattern"], low, high) if "pattern" in schema and "allOf" not in schema else None
+        if tree is not None:
+            first = self._pattern(tree, end)
             self.patterns.append(first)
+        elif "pattern" in schema or "allOf" in schema:
+            first = self._strings_of(terms_of(schema, at), most_of(schema), end, at)
+        elif not low and high is not None:
+            first = self._strings_of((), high, end, at)
+        else:
+            first = self._pending(lambda: self._repeated(low, high, lambda node: self._character(ANY, node), end))
         self._strings[key] = first
         return first
+
+    def _language(self, terms: Terms, most: int | None, at: str) -> Language:
+        if terms and not self._writable[_TEXT].all():  # then not all that can be finished by characters can be
+            raise Unsuitable(f"the model's tokens lack bytes that the pattern at {at or 'its root'} may need")
+        return language(terms, most, at)
+
+    def _strings_of(self, terms: Terms, most: int | None, end: int, at: str) -> int:
+        found = self._language(terms, most, at)
+        return Strings(found, most, end, self._pending, self.free, self._character).node()
+
+    def _pending(self, write: Callable[[], int]) -> int:
+        """A node that is written down when a text first comes to it."""
+        node = self.automaton.node()
+        self.automaton.pending[node] = write
+        return node
 
     def _character(self, ranges: Ranges, follow: int) -> int:
         """One of the characters, as a string spells it. What is longer than a byte is called, everywhere, so that
@@ -244,9 +272,7 @@ class Builder:
             return follow
         if kind == "alt":
             return self.free(*[self._pattern(way, follow) for way in tree[1]])
-        if kind == "rep":
-            return self._repeated(tree[2], tree[3], lambda node: self._pattern(tree[1], node), follow)
-        raise UnsupportedPatternError("it uses properties of characters")
+        return self._repeated(tree[2], tree[3], lambda node: self._pattern(tree[1], node), follow)
 
     # ---- numbers; spelt as the library spells them
 
@@ -376,7 +402,7 @@ class Builder:
         self._open = []
         properties, required = schema.get("properties", {}), set(schema.get("required", ()))
         close = self.text("}", self.automaton.returns)
-        keys = self._others(taken, schema.get("additionalProperties", True), list(properties), close)
+        keys = self._others(taken, schema, close)
         """the next key, with all that follows"""
         ends = True
         """the object may end before it"""
@@ -395,18 +421,29 @@ class Builder:
         """A key, with its quotes."""
         return self.text('"', self._spelling(name, follow))
 
-    def _others(self, taken: Taken, schema: Any, names: list[str], close: int) -> int | None:
-        """The keys that are not declared, with their values, up to the end; None where there are none. `names`:
-        what is declared."""
-        if not taken.may_be(schema):
-            return None
+    def _others(self, taken: Taken, schema: dict[str, Any], close: int) -> int | None:
+        """The keys that are not declared, with their values, up to the end; None where there are none. No key fits
+        two patterns."""
+        names, others = schema.get("properties", {}), schema.get("additionalProperties", True)
+        fitting, rest = key_terms(schema)
         behind = self.free(close)
-        value = self.text(": ", self._value(taken, schema, behind))
-        loop = self.free()
-        self.automaton.free[loop] += (self._character(ANY, loop), self.text('"', value))
-        declared = self.automaton.node()
-        self.automaton.kills[declared] = value
-        keys = self.text('"', self.free(loop, *[self._spelling(name, declared) for name in names]))
+        ways = []
+        for source, terms in fitting.items():
+            if taken.may_be(schema["patternProperties"][source]):
+                value = self.text(": ", self._value(taken, schema["patternProperties"][source], behind))
+                ways.append(self._strings_of(terms, None, self.text('"', value), ""))
+        if taken.may_be(others):
+            value = self.text(": ", self._value(taken, others, behind))
+            if rest:
+                ways.append(self._strings_of(rest, None, self.text('"', value), ""))
+            else:
+                loop, declared = self.free(), self.automaton.node()
+                self.automaton.free[loop] += (self._character(ANY, loop), self.text('"', value))
+                self.automaton.kills[declared] = value
+                ways += [loop, *[self._spelling(name, declared) for name in names]]
+        if not ways:
+            return None
+        keys = self.text('"', self.free(*ways))
         self.automaton.free[behind] += (self.text(", ", keys),)
         return keys
 
@@ -426,19 +463,24 @@ def _least(one: int | None, other: int | None) -> int | None:
     return other if one is None else one if other is None else min(one, other)
 
 
-def _tree(pattern: str, low: int, high: int | None) -> Tree:
-    """The tree, without anchors, of the strings of `low` to `high` characters in which a pattern is found.
-
-    Raises:
-        UnsupportedPatternError: the pattern and the lengths would have to be put together, or it cannot be read.
-    """
-    tree = searched(parse(pattern).tree)
+def _tree(pattern: str, low: int, high: int | None) -> Tree | None:
+    """The tree, without anchors, of the strings of `low` to `high` characters in which a pattern is found. None:
+    the pattern and the lengths have to be put together, or it is not that simple."""
+    try:
+        tree = searched(parse(pattern).tree)
+    except UnsupportedPatternError:
+        return None
     if tree[0] == "rep" and tree[1][0] == "set":
         least, most = max(low, tree[2]), _least(high, tree[3])
         return ("rep", tree[1], least, most) if most is None or least <= most else ("alt", ())
     shortest, longest = lengths(tree)
-    if low > shortest or (high is not None and (longest is None or longest > high)):
-        raise UnsupportedPatternError("it stands beside a length")
-    if has_anchor(tree):
-        raise UnsupportedPatternError("it looks for ends inside of the text")
-    return tree
+    beyond = low > shortest or (high is not None and (longest is None or longest > high))
+    return None if beyond or has_anchor(tree) or not _is_of_sets(tree) else tree
+
+
+def _is_of_sets(tree: Tree) -> bool:
+    """Whether it consists of nothing but sets of characters, one after another, repeated, or for choice."""
+    kind = tree[0]
+    if kind in ("cat", "alt"):
+        return all(map(_is_of_sets, tree[1]))
+    return kind == "set" or (kind == "rep" and _is_of_sets(tree[1]))

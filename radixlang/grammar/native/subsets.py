@@ -341,13 +341,13 @@ class Subsets:
         """The nodes that matter of those it leads to for nothing, itself included."""
         found = self._closures.get(node)
         if found is None:
-            if node in self._automaton.pending:
-                self._automaton.free[node] = (self._automaton.pending[node](),)
-                del self._automaton.pending[node]  # not before, or it would be empty where the above fails
-                self._look()
             seen, stack, more = {node}, [node], set[int]()
             while stack:
                 one = stack.pop()
+                if one in self._automaton.pending:
+                    self._automaton.free[one] = (self._automaton.pending[one](),)
+                    del self._automaton.pending[one]  # not before: it may fail, and again
+                    self._look()
                 if one != node and (known := self._closures.get(one)) is not None:
                     more |= known
                     continue

@@ -15,12 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from radixlang.grammar.native.regex import Unsuitable
-from radixlang.grammar.ranges import Ranges
+from radixlang.grammar.native.strings import ESCAPED, NOT_PLAIN, key_terms
+from radixlang.grammar.schema.automaton import Terms
 from radixlang.grammar.schema.document import escape
 
-MAX_COUNT = 2_000
-"""characters of a string, or items of an array, that are counted"""
-MAX_COUNTED = 16_000
+_MOST = {"minLength": 2_000, "maxLength": 8_000, "minItems": 2_000, "maxItems": 2_000}
+"""what is counted; each is a state, or several"""
+MAX_COUNTED = 24_000
 """characters of all strings of different lengths, which are as many states"""
 MAX_WEIGHT = 100_000
 """nodes that all of a schema would need, about"""
@@ -29,10 +30,6 @@ _ANY_NODES = 60
 MAX_TURNS = 50
 """references in a row that are followed to tell whether a text can end"""
 
-ESCAPED = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", 0x22: '"', 0x5C: "\\"}
-"""code points that stand in a text as a backslash and a letter, and in no other way"""
-NOT_PLAIN: Ranges = ((0, 0x1F), (0x22, 0x22), (0x5C, 0x5C), (0x7F, 0x7F), (0xD800, 0xDFFF))
-"""code points that no string may hold as they are"""
 _USUAL = re.compile(r'[^\x00-\x1f\x7f"\\\ud800-\udfff]*')
 
 STRING = frozenset({"minLength", "maxLength", "pattern", "allOf"})
@@ -44,7 +41,7 @@ _KEYWORDS: dict[str, frozenset[str]] = {
     "number": _NUMBER,
     "string": STRING,
     "array": frozenset({"prefixItems", "items", "minItems", "maxItems"}),
-    "object": frozenset({"properties", "required", "additionalProperties"}),
+    "object": frozenset({"properties", "required", "additionalProperties", "patternProperties"}),
 }
 Bound = tuple[int, bool] | None
 
@@ -56,6 +53,8 @@ class Taken:
     """numbers may have any number of digits, so that some are beyond a double"""
     patterns: list[tuple[dict[str, Any], str]]
     """strings with patterns, and where they are"""
+    keys: list[tuple[Terms, str]]
+    """what undeclared keys fulfil, where patterns tell, and where"""
 
     def __init__(self, schema: Any, writable: npt.NDArray[np.bool_]) -> None:
         """`writable` [256]: the bytes that the model's tokens have.
@@ -65,7 +64,7 @@ class Taken:
         """
         self.root = schema
         self.unbounded = False
-        self.patterns = []
+        self.patterns, self.keys = [], []
         self._writable = writable
         self._impossible: set[str] = set()
         self._known: dict[int, bool] = {}
@@ -139,19 +138,19 @@ class Taken:
         for keyword in schema:
             if keyword not in ("type", "$defs") and not any(keyword in _KEYWORDS[kind] for kind in kinds):
                 raise Unsuitable(f"no automaton states {keyword} at {where}")
-        for keyword in ("minLength", "maxLength", "minItems", "maxItems"):
-            if schema.get(keyword, 0) > MAX_COUNT:
-                raise Unsuitable(f"{keyword} counts to more than {MAX_COUNT} at {where}")
+        for keyword, most in _MOST.items():
+            if schema.get(keyword, 0) > most:
+                raise Unsuitable(f"{keyword} counts to more than {most:,} at {where}")
         if "string" in kinds:
-            if "allOf" in schema:
-                raise Unsuitable(f"several patterns hold at {where}")
-            if "pattern" in schema:
+            if "pattern" in schema or "allOf" in schema:
                 self.patterns.append((schema, at))
             else:
                 self._count(schema.get("minLength", 0), schema.get("maxLength"))
         if "integer" in kinds or "number" in kinds:
             self.unbounded |= None in bounds_of(schema, at)
         parts: list[tuple[Any, str]] = []
+        if "minLength" in schema:
+            self._weight += schema.get("maxLength", schema["minLength"])
         if "object" in kinds:
             others = schema.get("additionalProperties", True)
             self._weight += 20 + self._nodes(others)
@@ -161,6 +160,16 @@ class Taken:
                 self._check_characters(name, here)
                 self._weight += 2 * len(name) + self._nodes(one)
                 parts.append((one, here))
+            if patterns := schema.get("patternProperties"):
+                fitting, rest = key_terms(schema)
+                for source, one in patterns.items():
+                    here = f"{at}/patternProperties/{escape(source)}"
+                    self._weight += self._nodes(one)
+                    parts.append((one, here))
+                    if source in fitting:
+                        self.keys.append((fitting[source], here))
+                if schema.get("additionalProperties", True) is not False:
+                    self.keys.append((rest, f"{at}/patternProperties"))
         if "array" in kinds:
             parts += [(one, f"{at}/prefixItems/{i}") for i, one in enumerate(schema.get("prefixItems", ()))]
             items = schema.get("items", True)

@@ -170,7 +170,9 @@ class Product:
         UnsupportedPatternError: at any time, where it becomes too large.
     """
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: Terms, most: int = _MAX_DFA) -> None:
+        """`most`: states."""
+        self._most = most
         self._parts = searches(terms)
         cuts = {0, LAST + 1}
         for part, _ in self._parts:
@@ -239,7 +241,7 @@ class Product:
             targets = tuple(now)
             number = self._index.get(targets)
             if number is None:
-                if len(self._states) >= _MAX_DFA:
+                if len(self._states) >= self._most:
                     raise UnsupportedPatternError("it has too many states to compare")
                 number = self._index[targets] = len(self._states)
                 self._states.append(targets)

@@ -22,10 +22,12 @@ def lookup(name: str, draft: int) -> Format | None:
     return _FORMATS[name] if _SINCE.get(name, 9999) <= draft else None
 
 
+# The older drafts let others be asserted too; these are what jsonschema-rs asserts, and many schemas mean.
 _SINCE = (
     dict.fromkeys(("date-time", "email", "hostname", "ipv4", "ipv6", "uri"), 4)
+    | dict.fromkeys(("date", "time", "idn-email", "regex"), 4)
     | dict.fromkeys(("uri-reference", "uri-template", "json-pointer"), 6)
-    | dict.fromkeys(("date", "time", "iri", "iri-reference", "idn-email", "idn-hostname", "regex"), 7)
+    | dict.fromkeys(("iri", "iri-reference", "idn-hostname"), 7)
     | {"relative-json-pointer": 7, "duration": 2019, "uuid": 2019}
 )
 

@@ -1,0 +1,170 @@
+"""Strings that fulfil several patterns, or patterns and a length, as nodes of an automaton.
+
+The patterns together are one automaton over characters (`schema.automaton.Product`); a node is one of its states,
+and how many characters have been read where their number is limited. Nodes are written down when a text comes to
+them. A node is left out where too few characters are left to get to an end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from radixlang.grammar.kept import kept
+from radixlang.grammar.native.regex import Unsuitable
+from radixlang.grammar.ranges import Ranges, without
+from radixlang.grammar.schema.automaton import SHORT, Product, Terms, size_of
+from radixlang.grammar.schema.pattern import Language as Texts
+from radixlang.grammar.schema.regex import ANY, UnsupportedPatternError, write_char
+
+ESCAPED = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", 0x22: '"', 0x5C: "\\"}
+"""code points that stand in a text as a backslash and a letter, and in no other way"""
+NOT_PLAIN: Ranges = ((0, 0x1F), (0x22, 0x22), (0x5C, 0x5C), (0x7F, 0x7F), (0xD800, 0xDFFF))
+"""code points that no string may hold as they are"""
+_NEVER = without(NOT_PLAIN, tuple((code, code) for code in sorted(ESCAPED)))
+"""code points that no string holds"""
+MAX_STATES = 1_500
+MAX_LEAST = 100
+"""characters of a `minLength` beside a pattern"""
+
+
+class Language(NamedTuple):
+    """The strings, as an automaton over characters; state 0 begins."""
+
+    edges: list[list[tuple[int, Ranges]]]
+    """of each state: where characters lead, to states that can end"""
+    least: list[int | None]
+    """of each state: characters to the nearest end; None: it has none"""
+    ends: list[bool]
+
+
+ALL = Language([[(0, ANY)]], [0], [True])
+
+
+def terms_of(schema: dict[str, Any], at: str) -> Terms:
+    """The patterns of a normalised string schema, its `minLength` among them.
+
+    Raises:
+        Unsuitable: it counts too far.
+    """
+    sources = [one["pattern"] for one in (schema, *schema.get("allOf", ())) if "pattern" in one]
+    low = max(one.get("minLength", 0) for one in (schema, *schema.get("allOf", ())))
+    if low > MAX_LEAST:
+        raise Unsuitable(f"a minLength of more than {MAX_LEAST} stands beside a pattern at {at or 'its root'}")
+    return tuple((source, True) for source in [*sources, *([rf"^[\s\S]{{{low},}}$"] if low else [])])
+
+
+def key_terms(schema: dict[str, Any]) -> tuple[dict[str, Terms], Terms]:
+    """What a key fulfils that is not declared: for each pattern that allows any value (no key fits two of them),
+    and where it fits none.
+
+    Raises:
+        Unsuitable: the patterns are not taken.
+    """
+    patterns, names = schema.get("patternProperties", {}), schema.get("properties", {})
+    never = tuple((source, False) for source, one in patterns.items() if one is False)
+    fitting = {s: but(((s, True), *never), names) for s, one in patterns.items() if one is not False}
+    return fitting, but(tuple((source, False) for source in patterns), names) if patterns else ()
+
+
+def but(terms: Terms, names: Iterable[str]) -> Terms:
+    """The same without some strings, so that what is left of a text can always be finished.
+
+    Raises:
+        Unsuitable: the patterns are not taken.
+    """
+    try:
+        found = Texts(terms)
+        left = ["".join([write_char(ord(char)) for char in name]) for name in names if found.matches(name)]
+    except UnsupportedPatternError as error:
+        raise Unsuitable(f"a pattern of keys is not taken: {error}") from None
+    return (*terms, (f"^(?:{'|'.join(left)})$", False)) if left else terms
+
+
+@kept(many=64, short=SHORT, few=4, size=size_of)
+def language_of(terms: Terms) -> Language | UnsupportedPatternError:
+    """The strings in which all patterns are found; what is wrong with them, if something is."""
+    try:
+        product = Product(terms, MAX_STATES)
+        for _ in product.states():
+            pass
+    except UnsupportedPatternError as error:
+        return error
+    states = list(product.states())
+    ways: list[list[tuple[int, Ranges]]] = [
+        [(target, held) for target, ranges in product.edges(state).items() if (held := without(ranges, _NEVER))]
+        for state in states
+    ]
+    before: dict[int, list[int]] = {}
+    for state in states:
+        for target, _ in ways[state]:
+            before.setdefault(target, []).append(state)
+    ends = [product.accepting(state) for state in states]
+    least: list[int | None] = [0 if end else None for end in ends]
+    row = [state for state in states if ends[state]]
+    while row:
+        further = []
+        for state in row:
+            for source in before.get(state, ()):
+                if least[source] is None:
+                    least[source] = (least[state] or 0) + 1
+                    further.append(source)
+        row = further
+    return Language([[way for way in some if least[way[0]] is not None] for some in ways], least, ends)
+
+
+def most_of(schema: dict[str, Any]) -> int | None:
+    """The `maxLength` of a normalised string schema."""
+    limits = [one["maxLength"] for one in (schema, *schema.get("allOf", ())) if "maxLength" in one]
+    return min(limits, default=None)
+
+
+def language(terms: Terms, most: int | None, at: str) -> Language:
+    """The strings of at most so many characters.
+
+    Raises:
+        Unsuitable: the patterns are not taken, or no string fulfils them.
+    """
+    if not terms:
+        return ALL
+    found, where = language_of(terms), at or "its root"
+    if isinstance(found, UnsupportedPatternError):
+        raise Unsuitable(f"the pattern at {where} is not taken: {found}")
+    least = found.least[0]
+    if least is None or (most is not None and least > most):
+        raise Unsuitable(f"no string fulfils the pattern at {where}")
+    return found
+
+
+class Strings:
+    """Writes a language down: `node(…)` is where a string begins, `end` what follows its last character."""
+
+    def __init__(
+        self,
+        language: Language,
+        most: int | None,
+        end: int,
+        later: Callable[[Callable[[], int]], int],
+        free: Callable[..., int],
+        character: Callable[[Ranges, int], int],
+    ) -> None:
+        """`later` makes a node that is written down when a text comes to it, `free` one that leads to others,
+        `character` one that reads one of some characters."""
+        self._language, self._most, self._end = language, most, end
+        self._later, self._free, self._character = later, free, character
+        self._nodes: dict[tuple[int, int], int] = {}
+
+    def node(self, state: int = 0, read: int = 0) -> int:
+        key = (state, 0 if self._most is None else read)
+        if key not in self._nodes:
+            self._nodes[key] = self._later(lambda: self._write(*key))
+        return self._nodes[key]
+
+    def _write(self, state: int, read: int) -> int:
+        language, most = self._language, self._most
+        ways = [self._end] if language.ends[state] else []
+        for target, ranges in language.edges[state]:
+            least = language.least[target]
+            if least is not None and (most is None or read + 1 + least <= most):
+                ways.append(self._character(ranges, self.node(target, read + 1)))
+        return self._free(*ways)
