@@ -17,7 +17,7 @@ from radixlang.grammar.grammar import Grammar
 from radixlang.grammar.limits import GrammarLimits
 from radixlang.grammar.manager import CanonicalGrammar, GrammarManager
 from radixlang.grammar.native import NativeEngine, NativeGrammar
-from radixlang.grammar.native.strings import ESCAPED
+from radixlang.grammar.native.strings import ESCAPED, unwritable
 from radixlang.grammar.residual import ResidualGrammar
 from radixlang.grammar.tables import automaton_table
 from radixlang.grammar.vocabulary import Vocabulary
@@ -240,6 +240,27 @@ def test_generated_schemas(schema: Any, values: list[Any]) -> None:
         ({"type": "string", "pattern": "^ab*$", "minLength": 200}, "a minLength of more than 100 stands beside"),
         ({"type": "string", "maxLength": 10_000}, "maxLength counts to more than 8,000 at its root"),
         ({"type": "string", "pattern": "^[ab]*a[ab]{12}$"}, "its states take too long to make"),
+        (
+            closed({str(i): {"type": "string", "pattern": f"^[ab]*a[ab]{{6}}{i}$"} for i in range(40)}),
+            "its states take too long to make",
+        ),
+        (
+            closed({str(i): {"type": "string", "maxLength": 1900 + i} for i in range(20)}),
+            "its strings count to more than 24,000",
+        ),
+        (
+            {"type": "array", "items": {"type": "integer", "minimum": 7, "maximum": 10**15}, "minItems": 900},
+            "it needs more than 250,000 nodes",
+        ),
+        (
+            {"type": "array", "items": {"enum": [{"a" * 60: i} for i in range(9)]}, "minItems": 900},
+            "it needs more than 250,000 nodes",
+        ),
+        (
+            {"type": "array", "items": {"$ref": "#/$defs/x"}, "minItems": 99,
+             "$defs": {"x": {"enum": [*range(400)]}}},
+            "it needs more than 250,000 nodes",
+        ),
         ({"type": "string", "pattern": "^[^\\w]\x01?$"}, "it writes control characters"),
         ({"enum": ["\x7f"]}, "a constant at its root holds the character U\\+007F"),
     ],
@@ -346,6 +367,30 @@ def test_other_tags() -> None:
         NATIVE.supports(tag_of({"type": "json_schema", "json_schema": {"type": "array", "uniqueItems": True}}))
 
 
+@pytest.mark.parametrize("deep", [False, True])
+def test_tags_whose_texts_begin_like_calls_are_not_ours(deep) -> None:
+    """A text that goes on by itself where JSON beside it calls something: found before, not by some text."""
+    string = {"type": "json_schema", "json_schema": {"type": "string"}}
+    other: dict[str, Any] = {"type": "const_string", "value": '"'}
+    tags = {"type": "tags_with_separator", "separator": ",", "tags": [
+        {"type": "tag", "begin": '{"name": ', "content": string, "end": "}"}]}  # fmt: skip
+    for format in (
+        {"type": "or", "elements": [string, other]},
+        {"type": "sequence", "elements": [tags, {"type": "json_schema", "json_schema": {"type": "object"}}]},
+    ):
+        if deep:
+            format = {"type": "sequence", "elements": [{"type": "const_string", "value": "text: "}, format]}
+        assert "it may call something and go on by itself" in str(NATIVE.supports(tag_of(format)))
+        LIBRARY.compile(tag_of(format))
+
+
+def test_many_alternatives_that_go_on_differently() -> None:
+    values = [{"a": [1, {"b": f"x{i}"}], "c": [i]} for i in range(600)]
+    grammar = NATIVE.compile(spec_of({"enum": values}))
+    assert all(accepts(grammar, json.dumps(value)) for value in values[::97])
+    assert not accepts(grammar, json.dumps(values[7] | {"c": [8]}))
+
+
 def test_schemas_get_tables_for_a_device(vocabulary) -> None:
     schema = closed({"mood": {"enum": ["good", "bad"]}, "note": {"type": "string"}}, "mood", "note")
     manager = GrammarManager(lambda: vocabulary)
@@ -382,3 +427,30 @@ def test_masks_of_a_real_vocabulary(vocabulary) -> None:
         assert two.accept(token)
     assert same > 20
     assert (one.finished, two.finished) == (True, True)
+
+
+def test_characters_that_no_token_writes_are_left_out() -> None:
+    """Patterns are left with what can be finished."""
+    for missing, lost in (
+        (b"x", [(0x78, 0x78)]),
+        (b"n", [(10, 10), (0x6E, 0x6E)]),
+        (b"\n", []),
+        (b"\xe2\xc3", [(0xC0, 0xFF), (0x2000, 0x2FFF)]),
+        (b"\xf4", [(0x100000, 0x10FFFF)]),
+        (b"\x80", [(0x80, 0x10FFFF)]),
+    ):
+        writable = np.ones(256, np.bool_)
+        writable[list(missing)] = False
+        assert list(unwritable(writable)) == lost
+    words = [bytes([byte]) for byte in range(256) if byte not in b"xy\xe2"]
+    some = NativeEngine(Vocabulary([*words, b""], (len(words),), lambda text: []), GrammarLimits())
+    spec = spec_of({"type": "string", "pattern": "^(a|x|b(y|c)|€)*$", "maxLength": 3})
+    assert some.supports(spec) is None
+    grammar = native_of(some.compile(spec))
+    place = grammar.machine.read(grammar.machine.start, b'"')
+    assert {words[token] for token in allowed(grammar.mask(place))} == {b"a", b"b", b'"'}
+    place = grammar.machine.read(place, b"ab")
+    assert {words[token] for token in allowed(grammar.mask(place))} == {b"c"}
+    assert "no string fulfils" in str(
+        some.supports(spec_of({"type": "string", "allOf": [{"pattern": "x"}, {"pattern": "y"}]}))
+    )

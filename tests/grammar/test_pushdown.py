@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import json
 import random
+import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from radixlang.grammar.canonical import CanonicalState, Shared
+from radixlang.grammar.errors import GrammarFailure
 from radixlang.grammar.grammar import Mask
 from radixlang.grammar.limits import GrammarLimits
 from radixlang.grammar.native import NativeEngine, NativeGrammar
 from radixlang.grammar.native.pushdown import Place, Pushdown, Stack
-from radixlang.grammar.native.trie import stack_walker, walk_stacks
+from radixlang.grammar.native.schema import Builder
+from radixlang.grammar.native.subsets import ACTION, UNKNOWN, Subsets
+from radixlang.grammar.native.trie import TokenTrie, stack_walker, walk_stacks
 from radixlang.grammar.residual import ResidualGrammar
 from radixlang.grammar.tables import automaton_table
 from radixlang.grammar.vocabulary import Vocabulary
 from radixlang.messages import GrammarSpec
-from tests.grammar.conftest import allowed
+from tests.grammar.conftest import allowed, small_vocabulary
+from tests.grammar.test_trie import reading
 
 PIECES = [
     *(b'", "', b'"}, {"', b'"}', b"]}", b"}]}", b"[[", b'{"', b'": ', b'": [', b'": {"a": ', b"ab", b"a"),
@@ -39,10 +46,14 @@ SCHEMAS: list[Any] = [
     {"anyOf": [{"type": "object", "properties": {"a": {**ITEM, "required": ["a"]}, "b": {"const": "a"}}},
                {"type": "object", "properties": {"a": {**ITEM, "required": ["b"]}, "b": {"const": "ab"}}}]},
 ]  # fmt: skip
+NESTED = {
+    "$defs": {"x": {"type": "object", "properties": {"a": {"type": "array", "items": {"$ref": "#/$defs/x"}}},
+                    "additionalProperties": {"$ref": "#/$defs/x"}}}, "$ref": "#/$defs/x"
+}  # fmt: skip
 
 
-def compiled(schema: Any) -> NativeGrammar:
-    made = NativeEngine(TOKENS, GrammarLimits()).compile(GrammarSpec("json_schema", json.dumps(schema)))
+def compiled(schema: Any, vocabulary: Vocabulary = TOKENS) -> NativeGrammar:
+    made = NativeEngine(vocabulary, GrammarLimits()).compile(GrammarSpec("json_schema", json.dumps(schema)))
     inner = made.inner if isinstance(made, ResidualGrammar) else made
     assert isinstance(inner, NativeGrammar)
     assert isinstance(inner.machine, Pushdown)
@@ -111,7 +122,7 @@ def test_equal_stacks_are_one_object_while_they_are_used() -> None:
     assert one.top(1) == [4]
     assert empty.top(9) == []
     del one
-    assert not empty._above
+    assert not empty._open.known
 
 
 def test_any_depth() -> None:
@@ -179,3 +190,97 @@ def test_known_masks_are_ready() -> None:
             assert state.accept(token)
         assert state.ready() is None or turn
     assert ready > 25
+
+
+@pytest.mark.parametrize("most", [1, 11, 12, 13, 30])
+def test_tokens_inside_of_counted_strings(most) -> None:
+    """The longest token has twelve plain characters: fewer are left long before the end."""
+    vocabulary = small_vocabulary(*("a" * size for size in range(1, 13)), '"', "é", 'aa"', "\\n", "\\")
+    machine = compiled({"type": "string", "maxLength": most}, vocabulary).machine
+    place = machine.read(machine.start, b'"')
+    for _ in range(most + 1):
+        assert place is not None
+        assert allowed(machine.tokens(place)) == reading(machine, vocabulary, place)
+        place = machine.read(place, b"a")
+    assert place is None
+
+
+def test_equal_stacks_are_one_object_in_all_threads() -> None:
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(30):
+            bottom, found = Stack(), set[int]()
+            kept: list[Stack] = []
+            start = threading.Barrier(4)
+
+            def run(bottom: Stack = bottom, start: threading.Barrier = start, kept: list[Stack] = kept) -> None:
+                start.wait()
+                stack = bottom
+                for frame in range(40):
+                    stack = stack.push(frame)
+                    kept.append(stack)
+
+            threads = [threading.Thread(target=run) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            found.update(map(id, kept))
+            assert len(found) == 40
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def test_stacks_that_are_not_in_use_are_forgotten_however_deep() -> None:
+    bottom = Stack()
+    stack = bottom
+    for frame in range(100_000):
+        stack = stack.push(frame & 3)
+    assert stack.top(3) == [1, 2, 3]
+    assert len(bottom._open.known) == 100_000
+    stack = bottom
+    assert not bottom._open.known
+
+
+@pytest.mark.parametrize("which", ["table", "actions"])
+def test_walks_while_others_enlarge_the_arrays(which) -> None:
+    """What one array says may point beyond another that was taken before it grew: no place in memory."""
+    pytest.importorskip("numba")
+    machine = compiled(NESTED).machine
+    assert isinstance(machine, Pushdown)
+    place = machine.read(machine.start, b'{"a": [{"b": {"a": [')
+    assert place is not None
+    frames, trie, subsets = place.stack.top(99), TokenTrie(TOKENS, TOKENS.order), machine._subsets
+    expected = np.zeros(TOKENS.words, np.int32)
+    used = stack_walker()(trie, subsets, place.state, frames, expected)
+    assert used > 1
+    size = place.state + 1 if which == "table" else len(subsets)
+    assert subsets.returns[:, 2].max() >= size or which == "actions"
+    table = subsets.table[:size].copy()
+    frame, target = subsets.actions[np.maximum(ACTION - table, 0)].transpose(2, 0, 1)
+    table[(table >= size) | ((table <= ACTION) & (frame != -1) & (target >= size))] = UNKNOWN
+    actions = subsets.actions[: 0 if which == "actions" else None].copy()
+    old = SimpleNamespace(table=table, actions=actions, returns=subsets.returns)
+
+    def renew(*_: int) -> None:
+        old.table, old.actions = subsets.table, subsets.actions
+
+    old.expand = old.back = renew
+    row = np.zeros(TOKENS.words, np.int32)
+    assert stack_walker()(trie, old, place.state, frames, row) == used
+    assert np.array_equal(row, expected)
+
+
+def test_what_cannot_be_written_down_fails_each_time() -> None:
+    builder = Builder(np.ones(256, np.bool_))
+    automaton = builder.automaton
+    automaton.start = builder.schema({"type": "array", "items": {"type": "null"}}, automaton.accept)
+    subsets = Subsets(automaton)
+    automaton.most = len(automaton.edges)
+    for _ in range(2):
+        with pytest.raises(GrammarFailure, match="became too complex"):
+            subsets.expand(0)
+    automaton.most = 1_000
+    assert not subsets.accepts[0]
+    assert subsets.only(0) == ord("[")

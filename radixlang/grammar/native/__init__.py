@@ -23,7 +23,7 @@ from radixlang.grammar.native.pushdown import Pushdown
 from radixlang.grammar.native.regex import Unsuitable, regex_automaton
 from radixlang.grammar.native.schema import MAX_PATTERN_WORK, Builder
 from radixlang.grammar.native.subsets import Subsets
-from radixlang.grammar.native.tag import TagBuilder
+from radixlang.grammar.native.tag import MAX_TAG_WORK, TagBuilder
 from radixlang.grammar.native.trie import TokenTries, walker
 from radixlang.grammar.schema import Obligations, normalise_text
 from radixlang.grammar.spec import read_choices, read_json
@@ -144,8 +144,9 @@ class NativeEngine:
         builder.automaton.start = first_node
         subsets = Subsets(builder.automaton, self.tries.writable())
         machine = Pushdown(subsets, self.tries, self.vocabulary.words, self.plain)
-        for node in builder.patterns:
-            subsets.explore(node, MAX_PATTERN_WORK)
+        subsets.explore(builder.patterns, MAX_PATTERN_WORK)
+        if kind == "structural_tag":
+            subsets.explore_outside(MAX_TAG_WORK)
         return machine, checks, kind == "json_schema" and (builder.unbounded or checks is not None)
 
     def _choices(self, text: str) -> list[bytes]:

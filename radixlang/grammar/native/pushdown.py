@@ -31,21 +31,23 @@ MAX_OPEN = 16
 class Stack:
     """What is open around a place; equal ones are one object while it is in use."""
 
-    __slots__ = ("__weakref__", "_above", "below", "frame")
+    __slots__ = ("__weakref__", "_open", "below", "frame")
 
     def __init__(self, frame: int = DEAD, below: Stack | None = None) -> None:
         """By itself the empty one."""
         self.frame = frame
         self.below = below
-        self._above: WeakValueDictionary[int, Stack] | None = None
+        self._open: _Open = _Open() if below is None else below._open
 
     def push(self, frame: int) -> Stack:
         """With a frame on top."""
-        if self._above is None:
-            self._above = WeakValueDictionary()
-        above = self._above.get(frame)
+        key = id(self), frame  # nothing else gets this id as long as the one above is in use
+        above = self._open.known.get(key)
         if above is None:
-            above = self._above[frame] = Stack(frame, self)
+            with self._open.lock:
+                above = self._open.known.get(key)
+                if above is None:
+                    above = self._open.known[key] = Stack(frame, self)
         return above
 
     def top(self, most: int) -> list[int]:
@@ -56,6 +58,14 @@ class Stack:
             frames.append(stack.frame)
             stack = stack.below
         return frames[::-1]
+
+
+class _Open:
+    """All stacks above an empty one, each once."""
+
+    def __init__(self) -> None:
+        self.known: WeakValueDictionary[tuple[int, int], Stack] = WeakValueDictionary()
+        self.lock = threading.Lock()
 
 
 class Place(NamedTuple):
@@ -75,6 +85,8 @@ class Pushdown:
         self._words = words
         self._plain = plain
         self._runs: dict[int, int] = {}
+        """by state: how many plain characters may follow, as far as tokens reach; DEAD: depends on which"""
+        self._after_plain: dict[int, int] = {}
         self._deeper: set[Hashable] = set()
         """keys that do not tell what a mask depends on"""
         self._lock = threading.Lock()
@@ -155,30 +167,30 @@ class Pushdown:
             return mask
 
     def _plain_run(self, state: int) -> int:
-        """How many plain characters may follow, whichever they are, as far as tokens reach; 0 where that depends
-        on the characters."""
+        """What `_runs` says of a state; 0 where that depends on the characters."""
         way: list[int] = []
-        subsets, most = self._subsets, len(self._plain.masks) - 1
+        runs, most = self._runs, len(self._plain.masks) - 1
         at = state
-        while len(way) < most and at not in self._runs:
-            after = subsets.after_plain(at)
+        while at not in runs and len(way) < most:
+            after = self._after_plain.get(at)
+            if after is None:
+                after = self._after_plain[at] = self._subsets.after_plain(at)
             if after == UNKNOWN:
+                runs.update(dict.fromkeys([*way, at], DEAD))
+            elif after == DEAD:
+                runs[at] = 0
+            elif after == at:
+                runs[at] = most
+            else:
                 way.append(at)
-                self._runs.update(dict.fromkeys(way, DEAD))
-                return 0
-            if after == DEAD:
-                self._runs[at] = 0
-                break
-            way.append(at)
-            at = after
-            if at == way[-1]:
-                self._runs[at] = most
-        count = self._runs.get(at, 0 if len(way) < most else most)
-        if count == DEAD:
-            return 0
+                at = after
+        if at not in runs:  # those behind the first one are not followed far enough yet
+            runs[state] = most
+            return most
+        count = runs[at]
         for one in reversed(way):
-            count = self._runs[one] = min(most, count + 1)
-        return self._runs.get(state, 0)
+            count = runs[one] = DEAD if count == DEAD else min(most, count + 1)
+        return max(count, 0)
 
     def forget(self) -> None:
         """Nothing is kept but states."""

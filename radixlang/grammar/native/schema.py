@@ -25,6 +25,7 @@ from radixlang.grammar.native.strings import (
     language,
     most_of,
     terms_of,
+    unwritable,
 )
 from radixlang.grammar.native.taken import STRING, Taken, bounds_of, is_any, kinds_of, scalar
 from radixlang.grammar.ranges import Ranges, without
@@ -41,8 +42,8 @@ from radixlang.grammar.schema.regex import (
 
 MAX_NODES = 1_000_000
 """of a schema; `taken.MAX_WEIGHT` keeps it from that"""
-MAX_PATTERN_WORK = 12_000
-"""looks at nodes while the states of one string's pattern are made, beforehand; about 40 ms"""
+MAX_PATTERN_WORK = 24_000
+"""looks at nodes while the states of all strings with patterns are made, beforehand; about 80 ms"""
 
 _ASCII: Ranges = ((0, 0x7F),)
 _DIGITS: Ranges = ((0x30, 0x39),)
@@ -57,6 +58,7 @@ class Builder:
     def __init__(self, writable: npt.NDArray[np.bool_]) -> None:
         """`writable` [256]: the bytes that the model's tokens have."""
         self._writable = writable
+        self._lost = unwritable(writable)
         self.automaton = Automaton(most=MAX_NODES)
         self.automaton.accept = self.automaton.node()
         self.automaton.returns = self.automaton.node()
@@ -85,7 +87,7 @@ class Builder:
             for one, at in taken.patterns:
                 self._string_at(one, at)
             for terms, at in taken.keys:
-                language(terms, None, at)
+                language(terms, None, self._lost, at)
             return self._value(taken, schema, follow)
         except RecursionError:
             raise Unsuitable("it is nested too deeply") from None
@@ -209,7 +211,7 @@ class Builder:
         return first
 
     def _strings_of(self, terms: Terms, most: int | None, end: int, at: str) -> int:
-        found = language(terms, most, at)
+        found = language(terms, most, self._lost, at)
         return Strings(found, most, end, self._pending, self.free, self._character).node()
 
     def _pending(self, write: Callable[[], int]) -> int:

@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from radixlang.grammar.kept import kept
 from radixlang.grammar.native.regex import Unsuitable
-from radixlang.grammar.ranges import Ranges, without
+from radixlang.grammar.ranges import LAST, Ranges, without
 from radixlang.grammar.schema.automaton import SHORT, Product, Terms, size_of
 from radixlang.grammar.schema.pattern import Language as Texts
 from radixlang.grammar.schema.regex import ANY, UnsupportedPatternError, write_char
@@ -90,18 +93,19 @@ def language_of(terms: Terms) -> Language | UnsupportedPatternError:
             pass
     except UnsupportedPatternError as error:
         return error
-    states = list(product.states())
-    ways: list[list[tuple[int, Ranges]]] = [
-        [(target, held) for target, ranges in product.edges(state).items() if (held := without(ranges, _NEVER))]
-        for state in states
-    ]
+    ways = [list(product.edges(state).items()) for state in product.states()]
+    return _held(ways, [product.accepting(state) for state in product.states()], _NEVER)
+
+
+def _held(ways: list[list[tuple[int, Ranges]]], ends: list[bool], never: Ranges) -> Language:
+    """The strings without some characters."""
+    held = [[(target, some) for target, ranges in of if (some := without(ranges, never))] for of in ways]
     before: dict[int, list[int]] = {}
-    for state in states:
-        for target, _ in ways[state]:
+    for state, of in enumerate(held):
+        for target, _ in of:
             before.setdefault(target, []).append(state)
-    ends = [product.accepting(state) for state in states]
     least: list[int | None] = [0 if end else None for end in ends]
-    row = [state for state in states if ends[state]]
+    row = [state for state, end in enumerate(ends) if end]
     while row:
         further = []
         for state in row:
@@ -110,7 +114,22 @@ def language_of(terms: Terms) -> Language | UnsupportedPatternError:
                     least[source] = (least[state] or 0) + 1
                     further.append(source)
         row = further
-    return Language([[way for way in some if least[way[0]] is not None] for some in ways], least, ends)
+    return Language([[way for way in of if least[way[0]] is not None] for of in held], least, ends)
+
+
+def unwritable(writable: npt.NDArray[np.bool_]) -> Ranges:
+    """The characters that need bytes which there are not (`writable` [256]), as strings spell them; all beyond
+    ASCII where a byte is missing that goes on with a character."""
+    spelt = {code: [0x5C, ord(ESCAPED[code])] if code in ESCAPED else [code] for code in range(0x80)}
+    lost = [(code, code) for code, bytes_ in spelt.items() if not writable[bytes_].all()]
+    if not writable[0x80:0xC0].all():
+        return (*lost, (0x80, LAST))
+    for first, last, bits in ((0xC2, 0xDF, 6), (0xE0, 0xEF, 12), (0xF0, 0xF4, 18)):
+        for byte in range(first, last + 1):
+            if not writable[byte]:
+                low = (byte & (0x1F >> (bits // 6 - 1))) << bits
+                lost.append((low, min(low + (1 << bits) - 1, LAST)))
+    return tuple(lost)
 
 
 def most_of(schema: dict[str, Any]) -> int | None:
@@ -119,8 +138,8 @@ def most_of(schema: dict[str, Any]) -> int | None:
     return min(limits, default=None)
 
 
-def language(terms: Terms, most: int | None, at: str) -> Language:
-    """The strings of at most so many characters.
+def language(terms: Terms, most: int | None, lost: Ranges, at: str) -> Language:
+    """The strings of at most so many characters, none of them `lost`.
 
     Raises:
         Unsuitable: the patterns are not taken, or no string fulfils them.
@@ -130,6 +149,8 @@ def language(terms: Terms, most: int | None, at: str) -> Language:
     found, where = language_of(terms), at or "its root"
     if isinstance(found, UnsupportedPatternError):
         raise Unsuitable(f"the pattern at {where} is not taken: {found}")
+    if lost:
+        found = _held(found.edges, found.ends, lost)
     least = found.least[0]
     if least is None or (most is not None and least > most):
         raise Unsuitable(f"no string fulfils the pattern at {where}")

@@ -26,7 +26,7 @@ UNKNOWN = -2
 """a row, or a place to return to, that has not been made yet"""
 MAX_STATES = 32_768
 """states of one automaton, a kilobyte each"""
-MAX_SLOTS = 256
+MAX_SLOTS = 8_192
 MAX_EXPLORED_SLOTS = 4
 WORK_OF_STATE = 8
 """looks at nodes that a state costs however few it has"""
@@ -39,6 +39,8 @@ _TOO_COMPLEX = (
 )
 Slots = tuple[tuple[int, ...], ...]
 """for each slot its nodes, sorted"""
+_Behind = tuple[tuple[int, tuple[int, ...]], ...]
+"""for some slots of the state that calls, sorted: the nodes where these go on"""
 _Move = tuple[int, int, int]
 """(slot, target, behind): an edge or, where `behind` is not DEAD, a call"""
 
@@ -82,8 +84,9 @@ class Subsets:
         self._sets: list[Slots] = []
         self._numbers: dict[Slots, int] = {}
         self._acted: dict[tuple[int, int], int] = {}
-        self._frames: dict[tuple[Slots, ...], int] = {}
-        self._behind: list[tuple[Slots, ...]] = []
+        self._frames: dict[tuple[int, tuple[_Behind, ...]], int] = {}
+        self._behind: list[tuple[int, tuple[_Behind, ...]]] = []
+        """of frames: how many slots the state has that calls; for each slot of what is called, where it goes on"""
         self._returning: dict[tuple[int, ...], int] = {}
         """numbers of sets of slots"""
         self._returned: dict[tuple[int, int], int] = {}
@@ -107,13 +110,16 @@ class Subsets:
         Raises:
             GrammarFailure: there are too many states.
         """
+        try:
+            self._expand(state)
+        except Unsuitable:  # beyond what has been looked at beforehand
+            raise GrammarFailure(_TOO_COMPLEX) from None
+
+    def _expand(self, state: int) -> None:
         with self._lock:
             if self.table[state, 0] != UNKNOWN:
                 return
-            try:
-                ways = self._find_ways(self._sets[state])
-            except Unsuitable:  # beyond what has been looked at beforehand
-                raise GrammarFailure(_TOO_COMPLEX) from None
+            ways = self._find_ways(self._sets[state])
             row = np.full(256, DEAD, np.int32)
             for low, high, value in ways:
                 row[low:high] = value
@@ -138,8 +144,12 @@ class Subsets:
         if state is None:
             with self._lock:
                 which = list(self._returning)[slots]
-                behind = [self._behind[frame][slot] for slot in which]
-                state = self._state([set().union(*same) for same in zip(*behind, strict=True)])
+                width, behind = self._behind[frame]
+                after: list[set[int]] = [set() for _ in range(width)]
+                for slot in which:
+                    for below, nodes in behind[slot]:
+                        after[below].update(nodes)
+                state = self._state(after)
                 self._returned[frame, slots] = state
                 self._keep(frame, slots, state)
         return state
@@ -175,30 +185,55 @@ class Subsets:
         with self._lock:
             return self._state([self._closure(automaton.edges[reading[0]][0][2])])
 
-    def explore(self, node: int, most: int) -> None:
-        """Make the states of what is called at a node, up to its return.
+    def explore(self, nodes: Iterable[int], most: int) -> None:
+        """Make the states of what is called at some nodes, up to its return.
 
         Raises:
-            Unsuitable: that takes more than `most` looks at nodes.
+            Unsuitable: that takes more than `most` looks at nodes, or some cannot be made.
         """
-        todo, seen, work = [self._state([self._closure(node)])], set[int](), 0
+        self._explore([self._state([self._closure(node)]) for node in nodes], most, inside=True)
+
+    def explore_outside(self, most: int) -> None:
+        """Make the states of several nodes outside of all that is called: who writes texts beside such must know
+        that none goes on like another's call. (States of one node do not.)
+
+        Raises:
+            Unsuitable: that takes more than `most` looks at nodes, or some cannot be made.
+        """
+        automaton = self._automaton
+        seen, stack, states = set[int](), [automaton.start], [0]
+        while stack:
+            node = stack.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            after = [target for _, _, target in automaton.edges[node]]
+            after += [automaton.calls[node][1]] if node in automaton.calls else []
+            stack += [*automaton.free[node], *after]
+            states += [self._state([found]) for found in map(self._closure, after) if len(found) > 1]
+        self._explore(states, most, inside=False)
+
+    def _explore(self, todo: list[int], most: int, inside: bool) -> None:
+        """From these states on; `inside`: what they call as well."""
+        seen, work = set[int](), 0
         while todo:
             state = todo.pop()
-            if state in seen:
+            looks = sum(map(len, self._sets[state]))
+            if state in seen or (looks < 2 and not inside):
                 continue
             seen.add(state)
-            work += WORK_OF_STATE + sum(map(len, self._sets[state]))
+            work += WORK_OF_STATE + looks
             if work > most:
                 raise Unsuitable("its states take too long to make")
-            self.expand(state)
+            self._expand(state)
             for value in self._ways[state]:
                 if value >= 0:
                     todo.append(value)
                     continue
                 frame, target = self.actions[ACTION - value].tolist()
                 if frame != DEAD:
-                    todo.append(target)
-                    slots = range(len(self._behind[frame]))
+                    todo += [target] * inside
+                    slots = range(len(self._behind[frame][1]))
                     if len(slots) > MAX_EXPLORED_SLOTS:
                         raise Unsuitable("it goes on in too many ways behind one character")
                     for size in slots:  # whatever of it returns
@@ -243,12 +278,12 @@ class Subsets:
     def _target(self, moves: list[_Move], width: int) -> int:
         """What one byte leads to."""
         after: list[set[int]] = [set() for _ in range(width)]
-        called: dict[int, list[set[int]]] = {}
+        called: dict[int, dict[int, set[int]]] = {}
         for slot, target, behind in moves:
             if behind == DEAD:
                 after[slot] |= self._closure(target)
             else:
-                called.setdefault(target, [set() for _ in range(width)])[slot].update(self._closure(behind))
+                called.setdefault(target, {}).setdefault(slot, set()).update(self._closure(behind))
         kills = self._automaton.kills
         for nodes in after:
             if killers := [node for node in nodes if node in kills]:
@@ -262,13 +297,14 @@ class Subsets:
             return self._state(after) if any(after) else DEAD
         if any(after):
             raise Unsuitable("it may call something and go on by itself at once")
-        slots: dict[Slots, set[int]] = {}
+        slots: dict[_Behind, set[int]] = {}
         for rule, behinds in called.items():
-            slots.setdefault(_sorted(behinds), set()).update(self._closure(rule))
+            where = tuple([(slot, tuple(sorted(behinds[slot]))) for slot in sorted(behinds)])
+            slots.setdefault(where, set()).update(self._closure(rule))
         if len(slots) > MAX_SLOTS:
             raise Unsuitable(f"more than {MAX_SLOTS} of its parts may stand in one place and go on differently")
         order = sorted(slots)
-        return self._action(self._frame(tuple(order)), self._state([slots[behind] for behind in order]))
+        return self._action(self._frame((width, tuple(order))), self._state([slots[behind] for behind in order]))
 
     def _state(self, slots: Iterable[Iterable[int]]) -> int:
         key = _sorted(slots)
@@ -294,7 +330,7 @@ class Subsets:
         self.actions[number] = first, second
         return ACTION - number
 
-    def _frame(self, behind: tuple[Slots, ...]) -> int:
+    def _frame(self, behind: tuple[int, tuple[_Behind, ...]]) -> int:
         number = self._frames.get(behind)
         if number is None:
             number = self._frames[behind] = len(self._behind)
@@ -309,7 +345,8 @@ class Subsets:
             while stack:
                 one = stack.pop()
                 if one in self._automaton.pending:
-                    self._automaton.free[one] = (self._automaton.pending.pop(one)(),)
+                    self._automaton.free[one] = (self._automaton.pending[one](),)
+                    del self._automaton.pending[one]  # not before: it may fail, and again
                     self._look()
                 if one != node and (known := self._closures.get(one)) is not None:
                     more |= known

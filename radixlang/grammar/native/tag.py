@@ -16,6 +16,9 @@ from radixlang.grammar.native.regex import Unsuitable
 from radixlang.grammar.native.schema import Builder
 from radixlang.grammar.schema import normalise_text
 
+MAX_TAG_WORK = 100_000
+"""looks at nodes while the states outside of JSON are made, beforehand; a fifth of a second"""
+
 
 class TagBuilder(Builder):
     """Formats as nodes of an automaton."""

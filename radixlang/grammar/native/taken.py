@@ -6,6 +6,7 @@ beforehand, once, and what no automaton states is refused with its place in the 
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from typing import Any
@@ -20,9 +21,12 @@ from radixlang.grammar.schema.document import escape
 
 _MOST = {"minLength": 2_000, "maxLength": 8_000, "minItems": 2_000, "maxItems": 2_000}
 """what is counted; each is a state, or several"""
+MAX_COUNTED = 24_000
+"""characters of all strings of different lengths, which are as many states"""
 MAX_WEIGHT = 250_000
 """nodes that all of a schema would need, about"""
-_NUMBER_WEIGHT = 100
+_ANY_NODES = 60
+"""of any value where it stands"""
 MAX_TURNS = 50
 """references in a row that are followed to tell whether a text can end"""
 
@@ -64,7 +68,9 @@ class Taken:
         self._writable = writable
         self._impossible: set[str] = set()
         self._known: dict[int, bool] = {}
-        self._weight = 0
+        self._weight = self._counted = 0
+        self._places: dict[int, int] = {}
+        self._lengths: set[tuple[int, int | None]] = set()
         self._look()
 
     def named(self, reference: str) -> Any:
@@ -138,24 +144,27 @@ class Taken:
         if "string" in kinds:
             if "pattern" in schema or "allOf" in schema:
                 self.patterns.append((schema, at))
+            else:
+                self._count(schema.get("minLength", 0), schema.get("maxLength"))
         if "integer" in kinds or "number" in kinds:
             self.unbounded |= None in bounds_of(schema, at)
         parts: list[tuple[Any, str]] = []
         if "minLength" in schema:
             self._weight += schema.get("maxLength", schema["minLength"])
         if "object" in kinds:
-            self._weight += _NUMBER_WEIGHT
-            parts.append((schema.get("additionalProperties", True), f"{at}/additionalProperties"))
+            others = schema.get("additionalProperties", True)
+            self._weight += 20 + self._nodes(others)
+            parts.append((others, f"{at}/additionalProperties"))
             for name, one in schema.get("properties", {}).items():
                 here = f"{at}/properties/{escape(name)}"
                 self._check_characters(name, here)
-                self._weight += 2 * len(name) + _weight(one)
+                self._weight += 2 * len(name) + self._nodes(one)
                 parts.append((one, here))
             if patterns := schema.get("patternProperties"):
                 fitting, rest = key_terms(schema)
                 for source, one in patterns.items():
                     here = f"{at}/patternProperties/{escape(source)}"
-                    self._weight += _weight(one)
+                    self._weight += self._nodes(one)
                     parts.append((one, here))
                     if source in fitting:
                         self.keys.append((fitting[source], here))
@@ -165,9 +174,37 @@ class Taken:
             parts += [(one, f"{at}/prefixItems/{i}") for i, one in enumerate(schema.get("prefixItems", ()))]
             items = schema.get("items", True)
             counted = 1 + max(schema.get("maxItems", 0), schema.get("minItems", 0))
-            self._weight += counted * _weight(items) + sum(map(_weight, schema.get("prefixItems", ())))
+            self._weight += counted * self._nodes(items) + sum(map(self._nodes, schema.get("prefixItems", ())))
             parts.append((items, f"{at}/items"))
         return parts
+
+    def _count(self, low: int, high: int | None) -> None:
+        """Of the lengths of a string."""
+        if (low, high) not in self._lengths:
+            self._lengths.add((low, high))
+            self._counted += low if high is None else high
+            if self._counted > MAX_COUNTED:
+                raise Unsuitable(f"its strings count to more than {MAX_COUNTED:,} altogether")
+
+    def _nodes(self, schema: Any) -> int:
+        """About how many nodes a value needs at each place where it stands; most of strings, arrays and objects is
+        called, and constants only so far as these are strings."""
+        if is_any(schema) or schema is False:
+            return _ANY_NODES
+        if id(schema) not in self._places:
+            self._places[id(schema)] = 0  # what refers to itself at once is refused later
+            if "$ref" in schema:
+                nodes = self._nodes(self.named(schema["$ref"]))
+            elif "anyOf" in schema:
+                nodes = sum(map(self._nodes, schema["anyOf"]))
+            elif "enum" in schema or "const" in schema:
+                values = schema["enum"] if "enum" in schema else [schema["const"]]
+                nodes = sum(5 if isinstance(value, str) else 5 + len(json.dumps(value)) for value in values)
+            else:
+                digits = [len(str(abs(int(schema[name])))) for name in _NUMBER if name in schema]
+                nodes = 30 + 4 * sum(count * count for count in digits)
+            self._places[id(schema)] = nodes
+        return self._places[id(schema)]
 
     def _check_constant(self, value: Any, at: str) -> None:
         if isinstance(value, str):
@@ -190,18 +227,6 @@ class Taken:
                     raise Unsuitable(f"a constant at {at or 'its root'} holds the character U+{code:04X}")
         if not text.isascii() and not self._writable[list(set(text.encode()))].all():
             raise Unsuitable(f"a constant at {at or 'its root'} holds characters that no token writes")
-
-
-def _weight(schema: Any) -> int:
-    """About how many nodes a value needs where it stands; strings, arrays and objects are called."""
-    if isinstance(schema, dict):
-        if "anyOf" in schema:
-            return sum(map(_weight, schema["anyOf"]))
-        if "type" in schema and not {"number", "integer"} & set(kinds_of(schema)):
-            return 20
-        if "enum" in schema or "const" in schema:
-            return 10 * len(schema.get("enum", "1"))
-    return _NUMBER_WEIGHT
 
 
 def is_any(schema: Any) -> bool:

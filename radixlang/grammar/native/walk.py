@@ -53,7 +53,8 @@ def _stack_walk(
     `height` given; what the token at depth d puts on it stands at height + d. `levels` int32 [longest + 1, 4]: as
     `stack` of `_walk`, and the top of the stack. `lacks` int32 [n, 2]: gets (state, DEAD) of rows that are UNKNOWN
     and (frame, slots) of such returns; what begins like this is left out. → (lacking << 32) + frames returned
-    through."""
+    through. Others may write to the arrays meanwhile, and what they write may point beyond arrays that have since
+    been replaced by larger ones: that counts as UNKNOWN."""
     depth = lacking = used = 0
     levels[0, 0], levels[0, 1], levels[0, 2], levels[0, 3] = children[0], children[1], state, height - 1
     while depth >= 0:
@@ -61,7 +62,7 @@ def _stack_walk(
         depth -= 1
         while node < end:
             after, above = table[before, byte[node]], top
-            if after == -2:
+            if after == -2 or -3 - after >= len(actions):
                 if lacking < len(lacks):
                     lacks[lacking, 0], lacks[lacking, 1] = before, -1
                     lacking += 1
@@ -77,10 +78,12 @@ def _stack_walk(
                     if top < height:
                         used = max(used, height - top)
                     at = _hashed(frame, slots) & (len(returns) - 1)
-                    while returns[at, 0] != -2 and (returns[at, 0] != frame or returns[at, 1] != slots):
+                    one = returns[at, 0]  # read once: it may be written now
+                    while one != -2 and (one != frame or returns[at, 1] != slots):
                         at = (at + 1) & (len(returns) - 1)
-                    after = returns[at, 2]
-                    if after == -2:
+                        one = returns[at, 0]
+                    after = one if one == -2 else returns[at, 2]
+                    if after == -2 or after >= len(table):
                         if lacking < len(lacks):
                             lacks[lacking, 0], lacks[lacking, 1] = frame, slots
                             lacking += 1
