@@ -99,7 +99,8 @@ def language_of(terms: Terms) -> Language | UnsupportedPatternError:
 
 def _held(ways: list[list[tuple[int, Ranges]]], ends: list[bool], never: Ranges) -> Language:
     """The strings without some characters."""
-    held = [[(target, some) for target, ranges in of if (some := without(ranges, never))] for of in ways]
+    left = {ranges: without(ranges, never) for ranges in {ranges for of in ways for _, ranges in of}}
+    held = [[(target, left[ranges]) for target, ranges in of if left[ranges]] for of in ways]
     before: dict[int, list[int]] = {}
     for state, of in enumerate(held):
         for target, _ in of:

@@ -24,7 +24,7 @@ _MOST = {"minLength": 2_000, "maxLength": 8_000, "minItems": 2_000, "maxItems": 
 MAX_COUNTED = 24_000
 """characters of all strings of different lengths, which are as many states"""
 MAX_WEIGHT = 250_000
-"""nodes that all of a schema would need, about"""
+"""nodes of one object or array, about, and of all constants"""
 _ANY_NODES = 60
 """of any value where it stands"""
 MAX_TURNS = 50
@@ -121,9 +121,14 @@ class Taken:
                 for value in one["enum"] if "enum" in one else [one["const"]]:
                     self._check_constant(value, at)
             else:
+                before = self._weight
                 todo += self._parts(one, at)
+                # What is called is written down by itself, and seldom all of it.
+                body, self._weight = self._weight - before, before
+                if body > MAX_WEIGHT:
+                    raise Unsuitable(f"it needs more than {MAX_WEIGHT:,} nodes at {at or 'its root'}")
             if self._weight > MAX_WEIGHT:
-                raise Unsuitable(f"it needs more than {MAX_WEIGHT:,} nodes")
+                raise Unsuitable(f"its constants need more than {MAX_WEIGHT:,} nodes")
         self._impossible = seen
         for _ in range(MAX_TURNS):
             possible = {name for name in self._impossible if self.may_be(self.named(name))}
