@@ -384,6 +384,25 @@ def test_tags_whose_texts_begin_like_calls_are_not_ours(deep) -> None:
         LIBRARY.compile(tag_of(format))
 
 
+def test_patterns_need_characters_that_no_token_writes() -> None:
+    """Beside a length, and of keys: what cannot be written is no way on."""
+    for lacking in ("é", "F", "\\"):
+        tokens = [b"" if byte in lacking.encode() else bytes([byte]) for byte in range(256)]
+        engine = NativeEngine(Vocabulary([*tokens, b""], (256,), BYTES.encode), GrammarLimits())
+        other = "\\" + lacking if lacking == "\\" else lacking
+        source = f"^(a{other}|b)c*$"
+        string = {"type": "string", "pattern": source, "maxLength": 4}
+        keys = {"type": "object", "patternProperties": {source: {"type": "null"}}, "additionalProperties": False}
+        for schema, begun in ((string, b'"'), (keys, b'{"')):
+            assert NATIVE.supports(spec_of(schema)) is None
+            state, row = engine.compile(spec_of(schema)).start(), np.zeros(BYTES.words, np.int32)
+            assert all(map(state.accept, begun))
+            state.fill(row)
+            assert allowed(row) == set(b"b")
+        hopeless = {"type": "string", "pattern": f"a{other}", "maxLength": 4}
+        assert "no string fulfils the pattern" in str(engine.supports(spec_of(hopeless)))
+
+
 def test_many_alternatives_that_go_on_differently() -> None:
     values = [{"a": [1, {"b": f"x{i}"}], "c": [i]} for i in range(600)]
     grammar = NATIVE.compile(spec_of({"enum": values}))

@@ -26,6 +26,7 @@ from radixlang.grammar.native.strings import (
     language,
     most_of,
     terms_of,
+    unwritten,
 )
 from radixlang.grammar.native.taken import STRING, Taken, bounds_of, is_any, kinds_of, scalar
 from radixlang.grammar.ranges import Ranges, without
@@ -46,8 +47,6 @@ MAX_PATTERN_WORK = 24_000
 """looks at nodes while the states of all strings with patterns are made, beforehand; about 80 ms"""
 
 _ASCII: Ranges = ((0, 0x7F),)
-_TEXT = [*range(0x20, 0x7F), *range(0x80, 0xC0), *range(0xC2, 0xF5)]
-"""the bytes of characters that strings hold"""
 _DIGITS: Ranges = ((0x30, 0x39),)
 _POSITIVE: Ranges = ((0x31, 0x39),)
 ANYTHING: dict[str, Any] = {"type": ["null", "boolean", "number", "string", "array", "object"]}
@@ -60,6 +59,7 @@ class Builder:
     def __init__(self, writable: npt.NDArray[np.bool_]) -> None:
         """`writable` [256]: the bytes that the model's tokens have."""
         self._writable = writable
+        self._unwritten = unwritten(writable)
         self.automaton = Automaton(most=MAX_NODES)
         self.automaton.accept = self.automaton.node()
         self.automaton.returns = self.automaton.node()
@@ -212,9 +212,7 @@ class Builder:
         return first
 
     def _language(self, terms: Terms, most: int | None, at: str) -> Language:
-        if terms and not self._writable[_TEXT].all():  # then not all that can be finished by characters can be
-            raise Unsuitable(f"the model's tokens lack bytes that the pattern at {at or 'its root'} may need")
-        return language(terms, most, at)
+        return language(terms, most, at, self._unwritten)
 
     def _strings_of(self, terms: Terms, most: int | None, end: int, at: str) -> int:
         found = self._language(terms, most, at)

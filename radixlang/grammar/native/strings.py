@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from radixlang.grammar.kept import kept
 from radixlang.grammar.native.regex import Unsuitable
-from radixlang.grammar.ranges import Ranges, without
+from radixlang.grammar.ranges import LAST, Ranges, union, without
 from radixlang.grammar.schema.automaton import SHORT, Product, Terms, size_of
 from radixlang.grammar.schema.pattern import Language as Texts
 from radixlang.grammar.schema.regex import ANY, UnsupportedPatternError, write_char
@@ -82,8 +85,10 @@ def but(terms: Terms, names: Iterable[str]) -> Terms:
 
 
 @kept(many=64, short=SHORT, few=4, size=size_of)
-def language_of(terms: Terms) -> Language | UnsupportedPatternError:
-    """The strings in which all patterns are found; what is wrong with them, if something is."""
+def language_of(terms: Terms, lacking: Ranges) -> Language | UnsupportedPatternError:
+    """The strings without some characters in which all patterns are found; what is wrong with them, if something
+    is."""
+    never = union((*_NEVER, *lacking))
     try:
         product = Product(terms, MAX_STATES)
         for _ in product.states():
@@ -92,7 +97,7 @@ def language_of(terms: Terms) -> Language | UnsupportedPatternError:
         return error
     states = list(product.states())
     ways: list[list[tuple[int, Ranges]]] = [
-        [(target, held) for target, ranges in product.edges(state).items() if (held := without(ranges, _NEVER))]
+        [(target, held) for target, ranges in product.edges(state).items() if (held := without(ranges, never))]
         for state in states
     ]
     before: dict[int, list[int]] = {}
@@ -119,15 +124,33 @@ def most_of(schema: dict[str, Any]) -> int | None:
     return min(limits, default=None)
 
 
-def language(terms: Terms, most: int | None, at: str) -> Language:
-    """The strings of at most so many characters.
+def unwritten(writable: npt.NDArray[np.bool_]) -> Ranges:
+    """The characters, as strings spell them, that need bytes which no token has: a state must not count on them.
+    All beyond ASCII where one is missing of the bytes that these go on with. `writable` [256]."""
+    if not writable[0x80:0xC0].all():
+        found = [(0x80, LAST)]
+    else:
+        leads = [(0xC2, 0xE0, 0x1F, 6, 0x80), (0xE0, 0xF0, 0x0F, 12, 0x800), (0xF0, 0xF5, 0x07, 18, 0x10000)]
+        found = [
+            (max(first, (lead & bits) << shift), min(LAST, ((lead & bits) + 1 << shift) - 1))
+            for low, high, bits, shift, first in leads
+            for lead in range(low, high)
+            if not writable[lead]
+        ]
+    found += [(code, code) for code in range(0x20, 0x7F) if code not in ESCAPED and not writable[code]]
+    spelt = [(code, writable[0x5C] and writable[ord(letter)]) for code, letter in ESCAPED.items()]
+    return union([*found, *((code, code) for code, can_be in spelt if not can_be)])
+
+
+def language(terms: Terms, most: int | None, at: str, lacking: Ranges) -> Language:
+    """The strings of at most so many characters, without those that no token writes.
 
     Raises:
         Unsuitable: the patterns are not taken, or no string fulfils them.
     """
     if not terms:
         return ALL
-    found, where = language_of(terms), at or "its root"
+    found, where = language_of(terms, lacking), at or "its root"
     if isinstance(found, UnsupportedPatternError):
         raise Unsuitable(f"the pattern at {where} is not taken: {found}")
     least = found.least[0]
