@@ -159,6 +159,18 @@ def language(terms: Terms, most: int | None, at: str, lacking: Ranges) -> Langua
     return found
 
 
+def counted(language: Language, most: int, limit: int) -> int:
+    """How many nodes the strings of at most so many characters have; some number beyond the limit for more."""
+    here, nodes = {0}, 0
+    for left in range(most, -1, -1):
+        nodes += len(here)
+        if nodes > limit:
+            break
+        targets = {target for state in here for target, _ in language.edges[state]}
+        here = {one for one in targets if (least := language.least[one]) is not None and least < left}
+    return nodes
+
+
 class Strings:
     """Writes a language down: `node(…)` is where a string begins, `end` what follows its last character."""
 
