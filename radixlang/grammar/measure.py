@@ -357,7 +357,9 @@ def _object(schema: dict[str, Any], measure: _Measure) -> _Part:
     required = set(schema.get("required", ()))
     rest = _schema(schema.get("additionalProperties", True), measure)
     for each in schema.get("patternProperties", {}).values():
-        measure.note(_schema(each, measure))
+        fitting = _schema(each, measure)
+        measure.note(fitting)
+        rest = fitting if fitting.least < rest.least else rest
     parts = [_solid(1)]
     for name in [*declared, *(required - declared.keys())]:
         key = len(name.encode()) + 2 * _SEPARATOR + 2

@@ -17,7 +17,7 @@ from radixlang.grammar.grammar import Grammar
 from radixlang.grammar.limits import GrammarLimits
 from radixlang.grammar.manager import CanonicalGrammar, GrammarManager
 from radixlang.grammar.native import NativeEngine, NativeGrammar
-from radixlang.grammar.native.strings import ESCAPED
+from radixlang.grammar.native.strings import ESCAPED, unwritable
 from radixlang.grammar.residual import ResidualGrammar
 from radixlang.grammar.tables import automaton_table
 from radixlang.grammar.vocabulary import Vocabulary
@@ -254,16 +254,16 @@ def test_generated_schemas(schema: Any, values: list[Any]) -> None:
         ),
         (
             {"type": "array", "items": {"type": "integer", "minimum": 7, "maximum": 10**15}, "minItems": 900},
-            "it needs more than 100,000 nodes",
+            "it needs more than 250,000 nodes",
         ),
         (
             {"type": "array", "items": {"enum": [{"a" * 60: i} for i in range(9)]}, "minItems": 900},
-            "it needs more than 100,000 nodes",
+            "it needs more than 250,000 nodes",
         ),
         (
             {"type": "array", "items": {"$ref": "#/$defs/x"}, "minItems": 99,
              "$defs": {"x": {"enum": [*range(400)]}}},
-            "it needs more than 100,000 nodes",
+            "it needs more than 250,000 nodes",
         ),
         ({"type": "string", "pattern": "^[^\\w]\x01?$"}, "it writes control characters"),
         ({"enum": ["\x7f"]}, "a constant at its root holds the character U\\+007F"),
@@ -407,6 +407,16 @@ def test_patterns_need_characters_that_no_token_writes() -> None:
         assert "no string fulfils the pattern" in str(engine.supports(spec_of(hopeless)))
 
 
+@pytest.mark.parametrize("missing", [b"", b"\xf1\xf4", b"\xe0\xf0", b"\xc3", b"\\", b"nA"])
+def test_characters_that_no_token_writes(missing) -> None:
+    writable = np.ones(256, np.bool_)
+    writable[list(missing)] = False
+    found = {code for low, high in unwritable(writable) for code in range(low, high + 1)}
+    spelt = {code: json.dumps(chr(code))[1:-1] if code in ESCAPED else chr(code) for code in range(0x11_0000)}
+    lost = {code for code, text in spelt.items() if set(text.encode(errors="surrogatepass")) & set(missing)}
+    assert found == lost
+
+
 def test_many_alternatives_that_go_on_differently() -> None:
     values = [{"a": [1, {"b": f"x{i}"}], "c": [i]} for i in range(600)]
     grammar = NATIVE.compile(spec_of({"enum": values}))
@@ -450,3 +460,30 @@ def test_masks_of_a_real_vocabulary(vocabulary) -> None:
         assert two.accept(token)
     assert same > 20
     assert (one.finished, two.finished) == (True, True)
+
+
+def test_characters_that_no_token_writes_are_left_out() -> None:
+    """Patterns are left with what can be finished."""
+    for missing, lost in (
+        (b"x", [(0x78, 0x78)]),
+        (b"n", [(10, 10), (0x6E, 0x6E)]),
+        (b"\n", []),
+        (b"\xe2\xc3", [(0xC0, 0xFF), (0x2000, 0x2FFF)]),
+        (b"\xf4", [(0x100000, 0x10FFFF)]),
+        (b"\x80", [(0x80, 0x10FFFF)]),
+    ):
+        writable = np.ones(256, np.bool_)
+        writable[list(missing)] = False
+        assert list(unwritable(writable)) == lost
+    words = [bytes([byte]) for byte in range(256) if byte not in b"xy\xe2"]
+    some = NativeEngine(Vocabulary([*words, b""], (len(words),), lambda text: []), GrammarLimits())
+    spec = spec_of({"type": "string", "pattern": "^(a|x|b(y|c)|€)*$", "maxLength": 3})
+    assert some.supports(spec) is None
+    grammar = native_of(some.compile(spec))
+    place = grammar.machine.read(grammar.machine.start, b'"')
+    assert {words[token] for token in allowed(grammar.mask(place))} == {b"a", b"b", b'"'}
+    place = grammar.machine.read(place, b"ab")
+    assert {words[token] for token in allowed(grammar.mask(place))} == {b"c"}
+    assert "no string fulfils" in str(
+        some.supports(spec_of({"type": "string", "allOf": [{"pattern": "x"}, {"pattern": "y"}]}))
+    )

@@ -75,12 +75,19 @@ def test_matches_what_python_matches(pattern, texts, data) -> None:
             compiled = re.compile(pattern)
         except re.error:
             return
-    machine = reader(pattern)
+    try:
+        machine = reader(pattern)
+    except Unsuitable as reason:
+        if "more than" not in str(reason):  # too large: some of the generated ones are
+            raise
+        return
     if data is not None:
         texts = [*texts, data.draw(st.from_regex(compiled, fullmatch=True))[:20]] if _generable(pattern) else texts
     for text in texts:
         if "$" in pattern and text.endswith("\n"):
             continue  # Python's `$` also stands before a last line break; ours does not
+        if "a:" in pattern and any(ord(char) > 0xFFFF for char in text):
+            continue  # Python compares these by Unicode's cases even under ASCII
         expected = compiled.fullmatch(text) is not None
         assert matches(machine, text) == expected, (pattern, text)
 

@@ -20,14 +20,13 @@ from radixlang.grammar.native.regex import Automaton, Edges, Unsuitable, read_on
 from radixlang.grammar.native.strings import (
     ESCAPED,
     NOT_PLAIN,
-    Language,
     Strings,
     counted,
     key_terms,
     language,
     most_of,
     terms_of,
-    unwritten,
+    unwritable,
 )
 from radixlang.grammar.native.taken import STRING, Taken, bounds_of, is_any, kinds_of, scalar
 from radixlang.grammar.ranges import Ranges, without
@@ -42,7 +41,7 @@ from radixlang.grammar.schema.regex import (
     searched,
 )
 
-MAX_NODES = 400_000
+MAX_NODES = 1_000_000
 """of a schema; `taken.MAX_WEIGHT` keeps it from that"""
 MAX_COUNTED = 48_000
 """states of the strings whose characters are counted, altogether; texts make them as they come to them"""
@@ -62,7 +61,7 @@ class Builder:
     def __init__(self, writable: npt.NDArray[np.bool_]) -> None:
         """`writable` [256]: the bytes that the model's tokens have."""
         self._writable = writable
-        self._unwritten = unwritten(writable)
+        self._lost = unwritable(writable)
         self.automaton = Automaton(most=MAX_NODES)
         self.automaton.accept = self.automaton.node()
         self.automaton.returns = self.automaton.node()
@@ -93,7 +92,7 @@ class Builder:
             for one, at in taken.patterns:
                 self._string_at(one, at)
             for terms, at in taken.keys:
-                self._language(terms, None, at)
+                language(terms, None, self._lost, at)
             return self._value(taken, schema, follow)
         except RecursionError:
             raise Unsuitable("it is nested too deeply") from None
@@ -216,9 +215,6 @@ class Builder:
         self._strings[key] = first
         return first
 
-    def _language(self, terms: Terms, most: int | None, at: str) -> Language:
-        return language(terms, most, at, self._unwritten)
-
     def _count(self, states: int) -> None:
         self._counted += states
         if self._counted > MAX_COUNTED:
@@ -227,7 +223,7 @@ class Builder:
             )
 
     def _strings_of(self, terms: Terms, most: int | None, end: int, at: str) -> int:
-        found = self._language(terms, most, at)
+        found = language(terms, most, self._lost, at)
         if terms and most is not None:
             self._count(counted(found, most, MAX_COUNTED))
         return Strings(found, most, end, self._pending, self.free, self._character).node()

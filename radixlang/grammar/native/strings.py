@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from radixlang.grammar.kept import kept
 from radixlang.grammar.native.regex import Unsuitable
-from radixlang.grammar.ranges import LAST, Ranges, union, without
+from radixlang.grammar.ranges import LAST, Ranges, without
 from radixlang.grammar.schema.automaton import SHORT, Product, Terms, size_of
 from radixlang.grammar.schema.pattern import Language as Texts
 from radixlang.grammar.schema.regex import ANY, UnsupportedPatternError, write_char
@@ -85,28 +85,27 @@ def but(terms: Terms, names: Iterable[str]) -> Terms:
 
 
 @kept(many=64, short=SHORT, few=4, size=size_of)
-def language_of(terms: Terms, lacking: Ranges) -> Language | UnsupportedPatternError:
-    """The strings without some characters in which all patterns are found; what is wrong with them, if something
-    is."""
-    never = union((*_NEVER, *lacking))
+def language_of(terms: Terms) -> Language | UnsupportedPatternError:
+    """The strings in which all patterns are found; what is wrong with them, if something is."""
     try:
         product = Product(terms, MAX_STATES)
         for _ in product.states():
             pass
     except UnsupportedPatternError as error:
         return error
-    states = list(product.states())
-    ways: list[list[tuple[int, Ranges]]] = [
-        [(target, held) for target, ranges in product.edges(state).items() if (held := without(ranges, never))]
-        for state in states
-    ]
+    ways = [list(product.edges(state).items()) for state in product.states()]
+    return _held(ways, [product.accepting(state) for state in product.states()], _NEVER)
+
+
+def _held(ways: list[list[tuple[int, Ranges]]], ends: list[bool], never: Ranges) -> Language:
+    """The strings without some characters."""
+    held = [[(target, some) for target, ranges in of if (some := without(ranges, never))] for of in ways]
     before: dict[int, list[int]] = {}
-    for state in states:
-        for target, _ in ways[state]:
+    for state, of in enumerate(held):
+        for target, _ in of:
             before.setdefault(target, []).append(state)
-    ends = [product.accepting(state) for state in states]
     least: list[int | None] = [0 if end else None for end in ends]
-    row = [state for state in states if ends[state]]
+    row = [state for state, end in enumerate(ends) if end]
     while row:
         further = []
         for state in row:
@@ -115,7 +114,22 @@ def language_of(terms: Terms, lacking: Ranges) -> Language | UnsupportedPatternE
                     least[source] = (least[state] or 0) + 1
                     further.append(source)
         row = further
-    return Language([[way for way in some if least[way[0]] is not None] for some in ways], least, ends)
+    return Language([[way for way in of if least[way[0]] is not None] for of in held], least, ends)
+
+
+def unwritable(writable: npt.NDArray[np.bool_]) -> Ranges:
+    """The characters that need bytes which there are not (`writable` [256]), as strings spell them; all beyond
+    ASCII where a byte is missing that goes on with a character."""
+    spelt = {code: [0x5C, ord(ESCAPED[code])] if code in ESCAPED else [code] for code in range(0x80)}
+    lost = [(code, code) for code, bytes_ in spelt.items() if not writable[bytes_].all()]
+    if not writable[0x80:0xC0].all():
+        return (*lost, (0x80, LAST))
+    for first, last, bits, least in ((0xC2, 0xDF, 6, 0x80), (0xE0, 0xEF, 12, 0x800), (0xF0, 0xF4, 18, 0x10000)):
+        for byte in range(first, last + 1):
+            if not writable[byte]:
+                low = (byte & (0x1F >> (bits // 6 - 1))) << bits
+                lost.append((max(low, least), min(low + (1 << bits) - 1, LAST)))
+    return tuple(lost)
 
 
 def most_of(schema: dict[str, Any]) -> int | None:
@@ -124,35 +138,19 @@ def most_of(schema: dict[str, Any]) -> int | None:
     return min(limits, default=None)
 
 
-def unwritten(writable: npt.NDArray[np.bool_]) -> Ranges:
-    """The characters, as strings spell them, that need bytes which no token has: a state must not count on them.
-    All beyond ASCII where one is missing of the bytes that these go on with. `writable` [256]."""
-    if not writable[0x80:0xC0].all():
-        found = [(0x80, LAST)]
-    else:
-        leads = [(0xC2, 0xE0, 0x1F, 6, 0x80), (0xE0, 0xF0, 0x0F, 12, 0x800), (0xF0, 0xF5, 0x07, 18, 0x10000)]
-        found = [
-            (max(first, (lead & bits) << shift), min(LAST, ((lead & bits) + 1 << shift) - 1))
-            for low, high, bits, shift, first in leads
-            for lead in range(low, high)
-            if not writable[lead]
-        ]
-    found += [(code, code) for code in range(0x20, 0x7F) if code not in ESCAPED and not writable[code]]
-    spelt = [(code, writable[0x5C] and writable[ord(letter)]) for code, letter in ESCAPED.items()]
-    return union([*found, *((code, code) for code, can_be in spelt if not can_be)])
-
-
-def language(terms: Terms, most: int | None, at: str, lacking: Ranges) -> Language:
-    """The strings of at most so many characters, without those that no token writes.
+def language(terms: Terms, most: int | None, lost: Ranges, at: str) -> Language:
+    """The strings of at most so many characters, none of them `lost`.
 
     Raises:
         Unsuitable: the patterns are not taken, or no string fulfils them.
     """
     if not terms:
         return ALL
-    found, where = language_of(terms, lacking), at or "its root"
+    found, where = language_of(terms), at or "its root"
     if isinstance(found, UnsupportedPatternError):
         raise Unsuitable(f"the pattern at {where} is not taken: {found}")
+    if lost:
+        found = _held(found.edges, found.ends, lost)
     least = found.least[0]
     if least is None or (most is not None and least > most):
         raise Unsuitable(f"no string fulfils the pattern at {where}")

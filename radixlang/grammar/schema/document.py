@@ -106,7 +106,7 @@ class Document:
             ident = schema.get("id" if draft == 4 else "$id")
             if isinstance(ident, str) and not ident.startswith("#") and not (draft < 2019 and "$ref" in schema):
                 draft = _draft_of(schema, draft)  # only a resource of its own may be of another draft
-                base = urljoin(base, urldefrag(ident)[0])
+                base = urldefrag(_joined(base, ident, pointer, "id" if draft == 4 else "$id"))[0]
             found = self._nodes[id(schema)] = Node(self, schema, pointer, base, draft)
         return found
 
@@ -117,6 +117,8 @@ class Document:
             GrammarError: nothing is there; schemas are never fetched over the network.
         """
         reference = node.schema[keyword]
+        if not isinstance(reference, str):
+            raise GrammarError("a reference must be a string.", pointer=node.pointer, keyword=keyword)
         found = self._targets.get((node.base, reference))
         if found is None:
             found = self._targets[node.base, reference] = self._resolve(node, keyword, reference)
@@ -126,7 +128,7 @@ class Document:
         if reference.startswith("#"):
             uri, fragment = node.base, reference[1:]
         else:
-            uri, fragment = urldefrag(urljoin(node.base, reference) if reference else node.base)
+            uri, fragment = urldefrag(_joined(node.base, reference, node.pointer, keyword))
         resource = self._resources.get(uri)
         if resource is None:
             raise GrammarError(
@@ -209,15 +211,26 @@ class Document:
             stack.extend(children(node))
 
     def _find_draft(self) -> int:
-        """The draft that `$schema` names; without one, the newest in which the schema is well formed."""
+        """The draft that `$schema` names; without one, the newest in which the schema is well formed. Not one in
+        which a keyword of the schema would mean nothing: then it is malformed."""
         if isinstance(self.schema, bool):
             return 2020
         stated = _draft_of(self.schema, 0)
+        if "$schema" in self.schema and not stated:
+            name = str(self.schema["$schema"])[:100]
+            raise GrammarError(
+                f"{name!r} is no draft that is known; known are drafts 4, 6, 7, 2019-09 and 2020-12.",
+                pointer="",
+                keyword="$schema",
+            )
+        since = 4 if stated else _newest_keyword(self.schema)
         problems = []
         for draft in [stated] if stated else _URIS:
             problem = self._malformed(self.schema, draft)
-            if problem is None:
+            if problem is None and draft >= since:
                 return draft
+            if problem is None:
+                break
             problems.append(problem)
         raise problems[0]
 
@@ -265,6 +278,40 @@ def children(node: Node) -> Iterator[Node]:
 def escape(step: str) -> str:
     """One step of a JSON pointer."""
     return step.replace("~", "~0").replace("/", "~1")
+
+
+def _joined(base: str, reference: str, pointer: str, keyword: str) -> str:
+    try:
+        return urljoin(base, reference) if reference else base
+    except ValueError as error:
+        raise GrammarError(f"{reference!r} is no address ({error}).", pointer=pointer, keyword=keyword) from None
+
+
+_SINCE = (
+    dict.fromkeys(("const", "contains", "propertyNames"), 6)
+    | dict.fromkeys(("if", "then", "else"), 7)
+    | dict.fromkeys(("dependentRequired", "dependentSchemas", "unevaluatedItems", "unevaluatedProperties"), 2019)
+    | dict.fromkeys(("minContains", "maxContains", "$recursiveRef"), 2019)
+    | dict.fromkeys(("prefixItems", "$dynamicRef"), 2020)
+)
+"""the first draft in which a keyword constrains"""
+
+
+def _newest_keyword(schema: Any) -> int:
+    """The first draft in which all keywords of a schema constrain that do so in any."""
+    newest, todo = 4, [schema]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, list):
+            todo += [each for each in one if isinstance(each, dict)]
+        elif isinstance(one, dict):
+            for key, value in one.items():
+                newest = max(newest, _SINCE.get(key, 4))
+                if key in _MAP and isinstance(value, dict):
+                    todo += [each for each in value.values() if isinstance(each, dict)]
+                elif key in _ONE or key in _LIST:
+                    todo.append(value)
+    return newest
 
 
 def _draft_of(schema: Any, default: int) -> int:

@@ -6,6 +6,8 @@ schemas or automata.
 
 from __future__ import annotations
 
+import re
+from functools import cache
 from typing import NamedTuple
 
 from radixlang.grammar.kept import kept
@@ -47,9 +49,37 @@ _EMPTY: Tree = ("cat", ())
 _NOTHING: Tree = ("alt", ())
 
 
+_FLAGS = re.compile(r"\(\?(?=[is-])([is]*)(?:-([is]+))?([:)])")
+"""`(?i)` and `(?i:`, with other flags and those that are taken back"""
+
+
+@cache
+def _relatives() -> dict[int, tuple[int, ...]]:
+    """Characters that differ in case alone, by each of them (Unicode's simple case folding)."""
+    alike: dict[str, list[int]] = {}
+    for code in range(0x20000):
+        char = chr(code)
+        folded = next((form for form in (char.casefold(), char.lower()) if len(form) == 1), char)
+        alike.setdefault(folded, []).append(code)
+    return {code: tuple(same) for same in alike.values() if len(same) > 1 for code in same}
+
+
+def in_any_case(ranges: Ranges) -> Ranges:
+    """With the characters that differ from these in case alone."""
+    more = [
+        (other, other)
+        for code, same in _relatives().items()
+        if any(low <= code <= high for low, high in ranges)
+        for other in same
+    ]
+    return union([*ranges, *more])
+
+
 class _Parser:
     def __init__(self, text: str) -> None:
         self.text, self.at, self.plain = text, 0, True
+        self.flags: frozenset[str] = frozenset()
+        """of `i` and `s`, those that hold here"""
 
     def peek(self, text: str) -> bool:
         return self.text.startswith(text, self.at)
@@ -71,6 +101,8 @@ class _Parser:
     def sequence(self, depth: int) -> Tree:
         items: list[Tree] = []
         while self.at < len(self.text) and self.text[self.at] not in "|)":
+            if self.flags_here():
+                continue
             item = self.atom(depth)
             items.append(self.quantified(item))
         return items[0] if len(items) == 1 else ("cat", tuple(items))
@@ -110,7 +142,7 @@ class _Parser:
         if char == "[":
             return self.char_class()
         if char == ".":
-            return ("set", _DOT)
+            return ("set", ANY if "s" in self.flags else _DOT)
         if char == "^":
             return ("start",)
         if char == "$":
@@ -123,11 +155,27 @@ class _Parser:
             raise UnsupportedPatternError("a quantifier without a lower bound is not portable")
         if char in "{}]":
             self.plain = False
-        return ("set", ((ord(char), ord(char)),))
+        return ("set", self.any_case(((ord(char), ord(char)),)))
+
+    def any_case(self, ranges: Ranges) -> Ranges:
+        return in_any_case(ranges) if "i" in self.flags else ranges
+
+    def flags_here(self) -> bool:
+        """Take `(?i)`, which holds up to the end of the group."""
+        found = _FLAGS.match(self.text, self.at)
+        if found is None or found[3] == ":":
+            return False
+        self.at, self.plain = found.end(), False
+        self.flags = (self.flags | set(found[1])) - set(found[2] or "")
+        return True
 
     def group(self, depth: int) -> Tree:
-        positive = None
-        if self.take("?="):
+        positive, outside = None, self.flags
+        found = _FLAGS.match(self.text, self.at - 1)
+        if found is not None:
+            self.at, self.plain = found.end(), False
+            self.flags = (self.flags | set(found[1])) - set(found[2] or "")
+        elif self.take("?="):
             positive = True
         elif self.take("?!"):
             positive = False
@@ -139,6 +187,7 @@ class _Parser:
         elif self.peek("?") and not self.take("?:"):
             raise UnsupportedPatternError("it uses a group extension")
         inner = self.alternatives(depth + 1)
+        self.flags = outside
         if not self.take(")"):
             raise UnsupportedPatternError("a group is not closed")
         return inner if positive is None else ("look", inner, positive)
@@ -150,7 +199,7 @@ class _Parser:
         self.at += 1
         if char in _CLASSES:
             self.plain = self.plain and char not in "sS"  # white space differs by a few characters elsewhere
-            return ("set", _CLASSES[char])
+            return ("set", _CLASSES[char] if inside else self.any_case(_CLASSES[char]))
         if char in _CONTROLS:
             code = _CONTROLS[char]
         elif char in "pP":
@@ -178,7 +227,7 @@ class _Parser:
             code = ord(char)
             if char in "<>" or not char.isascii():
                 self.plain = False
-        return ("set", ((code, code),))
+        return ("set", ((code, code),) if inside else self.any_case(((code, code),)))
 
     def hexadecimal(self, width: int) -> int:
         digits = self.text[self.at : self.at + width]
@@ -228,7 +277,7 @@ class _Parser:
                 ranges.extend([*low, (45, 45), *high])
                 continue
             ranges.extend(low)
-        whole = union(ranges)
+        whole = self.any_case(union(ranges))
         return ("set", invert(whole) if negated else whole)
 
     def class_atom(self) -> Ranges:

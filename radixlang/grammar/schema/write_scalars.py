@@ -80,6 +80,9 @@ def write_number(writing: Writing, term: Num) -> list[Fragment]:
     schemas: list[dict[str, Any]] = [{"type": "integer" if term.integer else "number"}]
     if term.multiples:
         multiple = common_multiple(term.multiples)
+        few = _few_multiples(term)
+        if few is not None:
+            return [Fragment({"enum": few}, notes=notes)] if few else []
         if multiple is None:
             notes = join(notes, losses(term.origins, "multipleOf"))
         else:
@@ -89,6 +92,25 @@ def write_number(writing: Writing, term: Num) -> list[Fragment]:
     if not term.integer:
         spans = [each for span in spans for each in rounded(span)]
     return [f for span in spans for schema in schemas for f in _span(dict(schema), span, term, notes)]
+
+
+MAX_LISTED = 256
+LARGE_STEP = 1_000
+"""multiples of so much are listed, if they are few"""
+
+
+def _few_multiples(term: Num) -> list[int] | None:
+    """The integers that are multiples of a large step, if bounds leave few: no grammar counts that far."""
+    if not term.integer or term.low is None or term.high is None or any(each % 1 for each in term.multiples):
+        return None
+    step = math.lcm(*map(int, term.multiples))
+    first, last = math.ceil(term.low / step), math.floor(term.high / step)
+    if step < LARGE_STEP or last - first >= MAX_LISTED:
+        return None
+    low, high = [term.low] * term.low_open, [term.high] * term.high_open
+    return [
+        value for value in range(first * step, (last + 1) * step, step) if value not in (*term.holes, *low, *high)
+    ]
 
 
 def _span(schema: dict[str, Any], span: tuple, term: Num, notes: Notes) -> list[Fragment]:

@@ -19,7 +19,7 @@ from radixlang.server.web import refuse
 Schema = str | bool | dict[str, Any]
 """a JSON schema, or its JSON text"""
 
-Choices = Annotated[list[str], Meta(min_length=1, max_length=10_000)]
+Choices = Annotated[list[str], Meta(min_length=1, max_length=100_000)]
 
 
 class Constraint(NamedTuple):
