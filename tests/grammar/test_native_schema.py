@@ -245,8 +245,12 @@ def test_generated_schemas(schema: Any, values: list[Any]) -> None:
             "its states take too long to make",
         ),
         (
-            closed({str(i): {"type": "string", "maxLength": 1900 + i} for i in range(20)}),
-            "its strings count to more than 24,000",
+            closed({str(i): {"type": "string", "maxLength": 7900 + i} for i in range(7)}),
+            "the lengths of its strings, beside patterns too, make more than 48,000 states",
+        ),
+        (
+            {"type": "string", "pattern": "^([a-z]{1,9} [A-Z]?)*$", "maxLength": 8_000},
+            "the lengths of its strings, beside patterns too, make more than 48,000 states",
         ),
         (
             {"type": "array", "items": {"type": "integer", "minimum": 7, "maximum": 10**15}, "minItems": 900},
@@ -382,6 +386,35 @@ def test_tags_whose_texts_begin_like_calls_are_not_ours(deep) -> None:
             format = {"type": "sequence", "elements": [{"type": "const_string", "value": "text: "}, format]}
         assert "it may call something and go on by itself" in str(NATIVE.supports(tag_of(format)))
         LIBRARY.compile(tag_of(format))
+
+
+def test_patterns_need_characters_that_no_token_writes() -> None:
+    """Beside a length, and of keys: what cannot be written is no way on."""
+    for lacking in ("é", "F", "\\"):
+        tokens = [b"" if byte in lacking.encode() else bytes([byte]) for byte in range(256)]
+        engine = NativeEngine(Vocabulary([*tokens, b""], (256,), BYTES.encode), GrammarLimits())
+        other = "\\" + lacking if lacking == "\\" else lacking
+        source = f"^(a{other}|b)c*$"
+        string = {"type": "string", "pattern": source, "maxLength": 4}
+        keys = {"type": "object", "patternProperties": {source: {"type": "null"}}, "additionalProperties": False}
+        for schema, begun in ((string, b'"'), (keys, b'{"')):
+            assert NATIVE.supports(spec_of(schema)) is None
+            state, row = engine.compile(spec_of(schema)).start(), np.zeros(BYTES.words, np.int32)
+            assert all(map(state.accept, begun))
+            state.fill(row)
+            assert allowed(row) == set(b"b")
+        hopeless = {"type": "string", "pattern": f"a{other}", "maxLength": 4}
+        assert "no string fulfils the pattern" in str(engine.supports(spec_of(hopeless)))
+
+
+@pytest.mark.parametrize("missing", [b"", b"\xf1\xf4", b"\xe0\xf0", b"\xc3", b"\\", b"nA"])
+def test_characters_that_no_token_writes(missing) -> None:
+    writable = np.ones(256, np.bool_)
+    writable[list(missing)] = False
+    found = {code for low, high in unwritable(writable) for code in range(low, high + 1)}
+    spelt = {code: json.dumps(chr(code))[1:-1] if code in ESCAPED else chr(code) for code in range(0x11_0000)}
+    lost = {code for code, text in spelt.items() if set(text.encode(errors="surrogatepass")) & set(missing)}
+    assert found == lost
 
 
 def test_many_alternatives_that_go_on_differently() -> None:

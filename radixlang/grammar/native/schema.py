@@ -21,6 +21,7 @@ from radixlang.grammar.native.strings import (
     ESCAPED,
     NOT_PLAIN,
     Strings,
+    counted,
     key_terms,
     language,
     most_of,
@@ -42,6 +43,8 @@ from radixlang.grammar.schema.regex import (
 
 MAX_NODES = 1_500_000
 """of a schema, as far as its texts have come"""
+MAX_COUNTED = 48_000
+"""states of the strings whose characters are counted, altogether; texts make them as they come to them"""
 MAX_PATTERN_WORK = 10_000
 """looks at nodes while the states of all strings with patterns are made, beforehand; about 35 ms"""
 
@@ -64,6 +67,7 @@ class Builder:
         self.automaton.returns = self.automaton.node()
         self.unbounded = False
         """numbers may have any number of digits, so that some are beyond a double"""
+        self._counted = 0
         self.patterns: list[int] = []
         """nodes where strings with patterns begin"""
         self._open: list[str] = []
@@ -84,6 +88,7 @@ class Builder:
         try:
             taken = Taken(schema, self._writable)
             self.unbounded |= taken.unbounded
+            self._count(taken.counted)
             for one, at in taken.patterns:
                 self._string_at(one, at)
             for terms, at in taken.keys:
@@ -210,8 +215,17 @@ class Builder:
         self._strings[key] = first
         return first
 
+    def _count(self, states: int) -> None:
+        self._counted += states
+        if self._counted > MAX_COUNTED:
+            raise Unsuitable(
+                f"the lengths of its strings, beside patterns too, make more than {MAX_COUNTED:,} states"
+            )
+
     def _strings_of(self, terms: Terms, most: int | None, end: int, at: str) -> int:
         found = language(terms, most, self._lost, at)
+        if terms and most is not None:
+            self._count(counted(found, most, MAX_COUNTED))
         return Strings(found, most, end, self._pending, self.free, self._character).node()
 
     def _pending(self, write: Callable[[], int]) -> int:

@@ -125,11 +125,11 @@ def unwritable(writable: npt.NDArray[np.bool_]) -> Ranges:
     lost = [(code, code) for code, bytes_ in spelt.items() if not writable[bytes_].all()]
     if not writable[0x80:0xC0].all():
         return (*lost, (0x80, LAST))
-    for first, last, bits in ((0xC2, 0xDF, 6), (0xE0, 0xEF, 12), (0xF0, 0xF4, 18)):
+    for first, last, bits, least in ((0xC2, 0xDF, 6, 0x80), (0xE0, 0xEF, 12, 0x800), (0xF0, 0xF4, 18, 0x10000)):
         for byte in range(first, last + 1):
             if not writable[byte]:
                 low = (byte & (0x1F >> (bits // 6 - 1))) << bits
-                lost.append((low, min(low + (1 << bits) - 1, LAST)))
+                lost.append((max(low, least), min(low + (1 << bits) - 1, LAST)))
     return tuple(lost)
 
 
@@ -156,6 +156,18 @@ def language(terms: Terms, most: int | None, lost: Ranges, at: str) -> Language:
     if least is None or (most is not None and least > most):
         raise Unsuitable(f"no string fulfils the pattern at {where}")
     return found
+
+
+def counted(language: Language, most: int, limit: int) -> int:
+    """How many nodes the strings of at most so many characters have; some number beyond the limit for more."""
+    here, nodes = {0}, 0
+    for left in range(most, -1, -1):
+        nodes += len(here)
+        if nodes > limit:
+            break
+        targets = {target for state in here for target, _ in language.edges[state]}
+        here = {one for one in targets if (least := language.least[one]) is not None and least < left}
+    return nodes
 
 
 class Strings:

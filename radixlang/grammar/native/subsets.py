@@ -24,7 +24,7 @@ from radixlang.grammar.native.regex import Automaton, Edges, Unsuitable
 
 UNKNOWN = -2
 """a row, or a place to return to, that has not been made yet"""
-MAX_STATES = 32_768
+MAX_STATES = 65_536
 """states of one automaton, a kilobyte each"""
 MAX_SLOTS = 8_192
 MAX_EXPLORED_SLOTS = 4

@@ -21,8 +21,6 @@ from radixlang.grammar.schema.document import escape
 
 _MOST = {"minLength": 2_000, "maxLength": 8_000, "minItems": 2_000, "maxItems": 2_000}
 """what is counted; each is a state, or several"""
-MAX_COUNTED = 24_000
-"""characters of all strings of different lengths, which are as many states"""
 MAX_WEIGHT = 250_000
 """nodes of one object or array, about, and of all constants"""
 _ANY_NODES = 60
@@ -68,10 +66,15 @@ class Taken:
         self._writable = writable
         self._impossible: set[str] = set()
         self._known: dict[int, bool] = {}
-        self._weight = self._counted = 0
+        self._weight = 0
         self._places: dict[int, int] = {}
         self._lengths: set[tuple[int, int | None]] = set()
         self._look()
+
+    @property
+    def counted(self) -> int:
+        """Characters of all strings of different lengths that are counted; each is a state."""
+        return sum(low if high is None else high for low, high in self._lengths)
 
     def named(self, reference: str) -> Any:
         return self.root["$defs"][reference.removeprefix("#/$defs/")]
@@ -150,7 +153,7 @@ class Taken:
             if "pattern" in schema or "allOf" in schema:
                 self.patterns.append((schema, at))
             else:
-                self._count(schema.get("minLength", 0), schema.get("maxLength"))
+                self._lengths.add((schema.get("minLength", 0), schema.get("maxLength")))
         if "integer" in kinds or "number" in kinds:
             self.unbounded |= None in bounds_of(schema, at)
         parts: list[tuple[Any, str]] = []
@@ -182,14 +185,6 @@ class Taken:
             self._weight += counted * self._nodes(items) + sum(map(self._nodes, schema.get("prefixItems", ())))
             parts.append((items, f"{at}/items"))
         return parts
-
-    def _count(self, low: int, high: int | None) -> None:
-        """Of the lengths of a string."""
-        if (low, high) not in self._lengths:
-            self._lengths.add((low, high))
-            self._counted += low if high is None else high
-            if self._counted > MAX_COUNTED:
-                raise Unsuitable(f"its strings count to more than {MAX_COUNTED:,} altogether")
 
     def _nodes(self, schema: Any) -> int:
         """About how many nodes a value needs at each place where it stands; most of strings, arrays and objects is
