@@ -21,7 +21,7 @@ from radixlang.grammar.schema.document import escape
 
 _MOST = {"minLength": 2_000, "maxLength": 8_000, "minItems": 2_000, "maxItems": 2_000}
 """what is counted; each is a state, or several"""
-MAX_WEIGHT = 250_000
+MAX_WEIGHT = 200_000
 """nodes of one object or array, about, and of all constants"""
 _ANY_NODES = 60
 """of any value where it stands"""
