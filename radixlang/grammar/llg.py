@@ -27,7 +27,7 @@ from radixlang.grammar.limits import GrammarLimits
 from radixlang.grammar.measure import Sizes, measure_lark, measure_regex, measure_schema
 from radixlang.grammar.rust_regex import as_rust
 from radixlang.grammar.schema.document import escape
-from radixlang.grammar.spec import read_choices, read_json
+from radixlang.grammar.spec import check_residual, read_choices, read_json
 from radixlang.grammar.structural_tag import literal_pieces, to_lark
 from radixlang.log import get_logger
 from radixlang.messages import GrammarSpec
@@ -117,14 +117,7 @@ class LlguidanceEngine:
         from radixlang.grammar.schema import normalise_text
 
         normalised = normalise_text(spec.text)
-        if normalised.residual and spec.refuse_residual:
-            first = normalised.residual[0]
-            raise GrammarError(
-                "The schema cannot be stated as a grammar, and this server refuses such schemas",
-                first.pointer,
-                first.keyword,
-                "json_schema",
-            )
+        check_residual(spec, normalised.places)
         try:
             grammar = self.json(normalised.schema, spec.any_whitespace)
         except GrammarError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from radixlang.grammar.errors import GrammarError
@@ -78,3 +79,17 @@ def read_json(text: str, param: str) -> object:
         raise GrammarError(f"{param} is not valid JSON: {error}", param=param) from None
     except RecursionError:
         raise GrammarError(f"{param} is nested too deeply", param=param) from None
+
+
+def check_residual(spec: GrammarSpec, places: Sequence[tuple[str, str | None]]) -> None:
+    """Refuse a schema that no grammar states in some places (pointer, keyword), where the server wants that.
+
+    Raises:
+        GrammarError: names the first place.
+    """
+    if places and spec.refuse_residual:
+        raise GrammarError(
+            "The schema cannot be stated as a grammar, and this server refuses such schemas",
+            *places[0],
+            "json_schema",
+        )

@@ -487,3 +487,15 @@ def test_characters_that_no_token_writes_are_left_out() -> None:
     assert "no string fulfils" in str(
         some.supports(spec_of({"type": "string", "allOf": [{"pattern": "x"}, {"pattern": "y"}]}))
     )
+
+
+@pytest.mark.parametrize("engine", [NATIVE, LIBRARY])
+def test_a_server_may_refuse_what_no_grammar_states(engine) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "array", "items": {"type": "string"}, "uniqueItems": True}},
+    }
+    assert engine.compile(spec_of(schema)) is not None
+    with pytest.raises(GrammarError, match="this server refuses such schemas") as caught:
+        engine.compile(GrammarSpec("json_schema", json.dumps(schema), refuse_residual=True))
+    assert (caught.value.pointer, caught.value.keyword) == ("/properties/a", "uniqueItems")

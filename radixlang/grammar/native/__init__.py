@@ -7,10 +7,11 @@ import threading
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from radixlang.grammar.errors import GrammarError, GrammarFailure
 from radixlang.grammar.filling import Filling, alone, in_threads
@@ -26,7 +27,7 @@ from radixlang.grammar.native.subsets import Subsets
 from radixlang.grammar.native.tag import MAX_TAG_WORK, TagBuilder
 from radixlang.grammar.native.trie import TokenTries, walker
 from radixlang.grammar.schema import Obligations, normalise_text
-from radixlang.grammar.spec import read_choices, read_json
+from radixlang.grammar.spec import check_residual, read_choices, read_json
 from radixlang.grammar.structural_tag import format_of, to_lark
 from radixlang.grammar.vocabulary import Vocabulary
 from radixlang.messages import GrammarSpec
@@ -89,6 +90,8 @@ class NativeEngine:
                 raise GrammarError("regex matches no text that the model's tokens can write", param="regex")
             machine = Expression(dfa, self.tries, self.vocabulary.words, self.plain)
         else:
+            if spec.kind == "json_schema":
+                check_residual(spec, normalise_text(spec.text).places)
             machine, checks, checked = self._json(spec.kind, spec.text, spec.any_whitespace)
         grammar = NativeGrammar(machine, self.vocabulary)
         try:
@@ -111,6 +114,11 @@ class NativeEngine:
                 walker()
         return self._tries
 
+    @cached_property
+    def writable(self) -> npt.NDArray[np.bool_]:
+        """[256] the bytes that occur in tokens."""
+        return self.tries.writable()
+
     @property
     def plain(self) -> PlainTokens:
         """Made on first use."""
@@ -120,7 +128,7 @@ class NativeEngine:
         return self._plain
 
     def _make_dfa(self, pattern: str) -> Dfa:
-        return build(regex_automaton(pattern), self.limits.max_states, self.tries.writable())
+        return build(regex_automaton(pattern), self.limits.max_states, self.writable)
 
     def _make_json(self, kind: str, text: str, any_whitespace: bool) -> tuple[Pushdown, Obligations | None, bool]:
         """The automaton of a schema or tag; what else has to be checked, and whether anything has."""
@@ -132,17 +140,17 @@ class NativeEngine:
         checks = None
         if kind == "json_schema":
             normalised = normalise_text(text)
-            written, builder, checks = normalised.schema, Builder(self.tries.writable()), normalised.checks
+            written, builder, checks = normalised.schema, Builder(self.writable), normalised.checks
             first_node = builder.schema(written, builder.automaton.accept)
         else:
             written = read_json(text, kind)
             to_lark(written, self.vocabulary)  # says what is wrong with it
-            tags = builder = TagBuilder(self.tries.writable(), self.vocabulary.special)
+            tags = builder = TagBuilder(self.writable, self.vocabulary.special)
             first_node = tags.format(format_of(written), builder.automaton.accept)
         if json_options(False, written)["json_allowed_escapes"] != ESCAPES:
             raise Unsuitable("it writes control characters")
         builder.automaton.start = first_node
-        subsets = Subsets(builder.automaton, self.tries.writable())
+        subsets = Subsets(builder.automaton, self.writable)
         machine = Pushdown(subsets, self.tries, self.vocabulary.words, self.plain)
         subsets.explore(builder.patterns, MAX_PATTERN_WORK)
         if kind == "structural_tag":
@@ -156,7 +164,7 @@ class NativeEngine:
             raise GrammarError(
                 "choice holds half of a surrogate pair, which no text can", param="choice"
             ) from None
-        missing = bytes(np.flatnonzero(~self.tries.writable()).astype(np.uint8))
+        missing = bytes(np.flatnonzero(~self.writable).astype(np.uint8))
         possible = [one for one in texts if one.translate(None, delete=missing) == one]
         if not possible:
             raise GrammarError("choice holds only texts that the model's tokens cannot write", param="choice")

@@ -45,6 +45,11 @@ class Normalised(NamedTuple):
     warnings: tuple[str, ...]
     checks: Obligations | None
 
+    @property
+    def places(self) -> list[tuple[str, str | None]]:
+        """Pointers and keywords of the residual."""
+        return [(each.pointer, each.keyword) for each in self.residual]
+
 
 def normalise(schema: Any) -> Normalised:
     """Rewrite a JSON schema (draft 4, 6, 7, 2019-09 or 2020-12) for the grammar library.

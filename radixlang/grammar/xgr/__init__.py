@@ -19,7 +19,7 @@ from radixlang.grammar.errors import GrammarError, GrammarFailure
 from radixlang.grammar.filling import Filling, alone, in_threads
 from radixlang.grammar.grammar import Grammar, Mask
 from radixlang.grammar.limits import GrammarLimits
-from radixlang.grammar.spec import read_choices, read_json
+from radixlang.grammar.spec import check_residual, read_choices, read_json
 from radixlang.grammar.xgr.read import of_gbnf, of_regex, text_of
 from radixlang.grammar.xgr.rules import Rules, check, write
 from radixlang.grammar.xgr.schema import state_schema
@@ -89,14 +89,8 @@ class XgrammarEngine:
         for warning in normalised.warnings:
             log.info("a JSON schema was given a keyword without effect: %s", warning)
         stated = state_schema(normalised.schema, spec.any_whitespace, self._number)
-        places: list[tuple[str, str | None]] = [(each.pointer, each.keyword) for each in normalised.residual]
-        places += [find_keyword(schema, keyword, "format") for keyword in stated.lost]
-        if places and spec.refuse_residual:
-            raise GrammarError(
-                "The schema cannot be stated as a grammar, and this server refuses such schemas",
-                *places[0],
-                "json_schema",
-            )
+        lost = [find_keyword(schema, keyword, "format") for keyword in stated.lost]
+        check_residual(spec, [*normalised.places, *lost])
         checks = check_all(schema) if stated.lost else normalised.checks
         return ResidualGrammar(self._grammar(stated.rules, "json_schema"), checks, self.vocabulary)
 
