@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from radixlang.grammar.kept import kept
 from radixlang.grammar.native.regex import Unsuitable
-from radixlang.grammar.ranges import LAST, Ranges, without
+from radixlang.grammar.ranges import LAST, Ranges, union, without
 from radixlang.grammar.schema.automaton import SHORT, Product, Terms, size_of
 from radixlang.grammar.schema.pattern import Language as Texts
 from radixlang.grammar.schema.regex import ANY, UnsupportedPatternError, write_char
@@ -85,8 +85,8 @@ def but(terms: Terms, names: Iterable[str]) -> Terms:
 
 
 @kept(many=64, short=SHORT, few=4, size=size_of)
-def language_of(terms: Terms) -> Language | UnsupportedPatternError:
-    """The strings in which all patterns are found; what is wrong with them, if something is."""
+def language_of(terms: Terms, lost: Ranges) -> Language | UnsupportedPatternError:
+    """The strings in which all patterns are found, without `lost` characters; what is wrong, if something is."""
     try:
         product = Product(terms, MAX_STATES)
         for _ in product.states():
@@ -94,7 +94,7 @@ def language_of(terms: Terms) -> Language | UnsupportedPatternError:
     except UnsupportedPatternError as error:
         return error
     ways = [list(product.edges(state).items()) for state in product.states()]
-    return _held(ways, [product.accepting(state) for state in product.states()], _NEVER)
+    return _held(ways, [product.accepting(state) for state in product.states()], union([*_NEVER, *lost]))
 
 
 def _held(ways: list[list[tuple[int, Ranges]]], ends: list[bool], never: Ranges) -> Language:
@@ -147,11 +147,9 @@ def language(terms: Terms, most: int | None, lost: Ranges, at: str) -> Language:
     """
     if not terms:
         return ALL
-    found, where = language_of(terms), at or "its root"
+    found, where = language_of(terms, lost), at or "its root"
     if isinstance(found, UnsupportedPatternError):
         raise Unsuitable(f"the pattern at {where} is not taken: {found}")
-    if lost:
-        found = _held(found.edges, found.ends, lost)
     least = found.least[0]
     if least is None or (most is not None and least > most):
         raise Unsuitable(f"no string fulfils the pattern at {where}")

@@ -389,7 +389,7 @@ class Subsets:
     def _matters(self, node: int) -> bool:
         automaton = self._automaton
         return node in self._alive and (
-            bool(self._automaton.edges[node])
+            bool(automaton.edges[node])
             or node in automaton.calls
             or node in (automaton.accept, automaton.returns)
             or node in automaton.kills
