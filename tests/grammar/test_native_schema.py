@@ -266,6 +266,10 @@ def test_generated_schemas(schema: Any, values: list[Any]) -> None:
             "it needs more than 200,000 nodes",
         ),
         ({"type": "string", "pattern": "^[^\\w]\x01?$"}, "it writes control characters"),
+        (
+            {"type": "array", "minItems": 1500, "items": {"type": "string", "minLength": 1900}},
+            "its shortest text has more than 1,048,576 bytes",
+        ),
         ({"enum": ["\x7f"]}, "a constant at its root holds the character U\\+007F"),
     ],
 )  # fmt: skip

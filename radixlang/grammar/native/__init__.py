@@ -17,6 +17,7 @@ from radixlang.grammar.errors import GrammarError, GrammarFailure
 from radixlang.grammar.filling import Filling, alone, in_threads
 from radixlang.grammar.grammar import Grammar, Mask
 from radixlang.grammar.limits import GrammarLimits
+from radixlang.grammar.measure import measure_lark, measure_schema
 from radixlang.grammar.native.dfa import Dfa, build, choice_dfa
 from radixlang.grammar.native.machines import Choices, Expression, Machine
 from radixlang.grammar.native.plain import PlainTokens
@@ -142,11 +143,14 @@ class NativeEngine:
             normalised = normalise_text(text)
             written, builder, checks = normalised.schema, Builder(self.writable), normalised.checks
             first_node = builder.schema(written, builder.automaton.accept)
+            sizes = measure_schema(written)
         else:
             written = read_json(text, kind)
-            to_lark(written, self.vocabulary)  # says what is wrong with it
+            sizes = measure_lark(to_lark(written, self.vocabulary))  # says what is wrong with it
             tags = builder = TagBuilder(self.writable, self.vocabulary.special)
             first_node = tags.format(format_of(written), builder.automaton.accept)
+        if sizes.least > self.limits.max_least:
+            raise Unsuitable(f"its shortest text has more than {self.limits.max_least:,} bytes")
         if json_options(False, written)["json_allowed_escapes"] != ESCAPES:
             raise Unsuitable("it writes control characters")
         builder.automaton.start = first_node
