@@ -9,6 +9,7 @@ import random
 import sys
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,8 @@ class Soak:
         Raises:
             EngineDeadError: it died, or some requests never end.
         """
+        # The own questions run in one thread, so that a thread more later is a leak.
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1, "soak"))
         began = time.monotonic()
         watcher = asyncio.create_task(self._watch(began))
         number = 0

@@ -34,7 +34,8 @@ def as_rust(pattern: str) -> str:
     """The same expression for the library.
 
     Raises:
-        GrammarError: it uses what no automaton states (look-around, back-references, …), named in the sentence.
+        GrammarError: it uses what the library does not state (look-around, back-references, …), named in the
+            sentence.
     """
     _refuse_irregular(pattern)
     out: list[str] = []
@@ -101,6 +102,7 @@ def _refuse_irregular(pattern: str) -> None:
 def _refuse(name: str | None, at: int) -> None:
     if name:
         raise GrammarError(
-            f"regex cannot be held: it uses {name} at position {at}, which no automaton states; write it without",
+            f"regex cannot be held: it uses {name} at position {at}, which llguidance does not state; "
+            "write it without",
             param="regex",
         )

@@ -135,7 +135,7 @@ def test_every_character_of_a_class(flags, item) -> None:
     ("low", "high"), [(0, 0x10FFFF), (0x7F, 0x80), (0x7FF, 0x800), (0xD7FF, 0xE000), (0xFFFF, 0x10000), (65, 65)]
 )
 def test_byte_ranges_read_exactly_their_characters(low, high) -> None:
-    ranges = without(((low, high),), (regex_module._SURROGATES,))
+    ranges = without(((low, high),), (regex_module.SURROGATES,))
     machine = reader("[" + "".join(f"\\U{a:08x}-\\U{b:08x}" for a, b in ranges) + "]")
     near = {0, 0x7F, 0x80, 0x7FF, 0x800, 0xFFF, 0x1000, 0xD7FF, 0xE000, 0xFFFF, 0x10000, 0x10FFFF, 65, 66}
     for point in near:
@@ -158,8 +158,8 @@ def test_matches_nothing(pattern) -> None:
 @pytest.mark.parametrize(
     ("pattern", "reason"),
     [
-        ("(?=a)b", "assert"), (r"(a)\1", "groupref"), (r"a\b", "word boundaries"), ("(?m)^a", "ends of lines"),
-        ("(?>a)", "atomic"), ("a++", "possessive"), ("(", "missing"), (r"\p{L}", "bad escape"),
+        (r"(a)\1", "groupref"), ("(?>a)", "atomic"), ("a++", "possessive"), ("(", "missing"),
+        (r"\p{L}", "bad escape"),
         ("(" * 5000 + ")" * 5000, "nested"), ("(((a{1,100}){1,100}){1,100}){1,100}", "nodes"),
         ("(?:a?){2900}", "states"),
         ("(?:a?b?){50}(?:a?.?){300}", "states"), ("(a|b)*a(a|b){20}", "states"), (".*a.{20}", "states"),

@@ -19,11 +19,12 @@ from radixlang.grammar.grammar import Grammar, Mask
 from radixlang.grammar.limits import GrammarLimits
 from radixlang.grammar.measure import measure_lark, measure_schema
 from radixlang.grammar.native.dfa import Dfa, build, choice_dfa
+from radixlang.grammar.native.looking import looking_automaton
 from radixlang.grammar.native.machines import Choices, Expression, Machine
 from radixlang.grammar.native.plain import PlainTokens
 from radixlang.grammar.native.pushdown import Pushdown
-from radixlang.grammar.native.regex import Unsuitable, regex_automaton
-from radixlang.grammar.native.schema import MAX_PATTERN_WORK, Builder
+from radixlang.grammar.native.regex import LooksAround, Unsuitable, regex_automaton
+from radixlang.grammar.native.schema import Builder
 from radixlang.grammar.native.subsets import Subsets
 from radixlang.grammar.native.tag import MAX_TAG_WORK, TagBuilder
 from radixlang.grammar.native.trie import TokenTries, walker
@@ -51,12 +52,12 @@ class NativeEngine:
         self._tries: TokenTries | None = None
         self._plain: PlainTokens | None = None
         self._lock = threading.Lock()
-        self._dfa = lru_cache(4)(self._make_dfa)
+        self._regex = lru_cache(4)(self._make_regex)
         self._json = lru_cache(4)(self._make_json)
 
     def warm_up(self) -> None:
         """The token trees, the compiled walk, and the largest classes of characters."""
-        self._dfa(r"\w\d\s")
+        self._regex(r"\w\d\s")
         _ = self.plain
 
     def supports(self, spec: GrammarSpec) -> str | None:
@@ -66,7 +67,7 @@ class NativeEngine:
             return f"The native backend takes regex, choice, json_schema and structural_tag, not {spec.kind}."
         try:
             if spec.kind == "regex":
-                self._dfa(spec.text)
+                self._regex(spec.text)
             else:
                 self._json(spec.kind, spec.text, spec.any_whitespace)
         except Unsuitable as reason:
@@ -86,10 +87,13 @@ class NativeEngine:
             else:
                 machine = Expression(dfa, self.tries, self.vocabulary.words, self.plain)
         elif spec.kind == "regex":
-            dfa = self._dfa(spec.text)
-            if not len(dfa):
+            made = self._regex(spec.text)
+            if made is None:
                 raise GrammarError("regex matches no text that the model's tokens can write", param="regex")
-            machine = Expression(dfa, self.tries, self.vocabulary.words, self.plain)
+            if isinstance(made, Dfa):
+                machine = Expression(made, self.tries, self.vocabulary.words, self.plain)
+            else:
+                machine = Pushdown(made, self.tries, self.vocabulary.words, self.plain)
         else:
             if spec.kind == "json_schema":
                 check_residual(spec, normalise_text(spec.text).places)
@@ -128,8 +132,16 @@ class NativeEngine:
                 self._plain = PlainTokens(self.vocabulary)
         return self._plain
 
-    def _make_dfa(self, pattern: str) -> Dfa:
-        return build(regex_automaton(pattern), self.limits.max_states, self.writable)
+    def _make_regex(self, pattern: str) -> Dfa | Subsets | None:
+        """None: it matches nothing."""
+        try:
+            return build(regex_automaton(pattern), self.limits.max_states, self.writable) or None
+        except LooksAround:
+            automaton = looking_automaton(pattern)
+        try:
+            return Subsets(automaton, self.writable)
+        except Unsuitable:
+            return None
 
     def _make_json(self, kind: str, text: str, any_whitespace: bool) -> tuple[Pushdown, Obligations | None, bool]:
         """The automaton of a schema or tag; what else has to be checked, and whether anything has."""
@@ -156,7 +168,6 @@ class NativeEngine:
         builder.automaton.start = first_node
         subsets = Subsets(builder.automaton, self.writable)
         machine = Pushdown(subsets, self.tries, self.vocabulary.words, self.plain)
-        subsets.explore(builder.patterns, MAX_PATTERN_WORK)
         if kind == "structural_tag":
             subsets.explore_outside(MAX_TAG_WORK)
         return machine, checks, kind == "json_schema" and (builder.unbounded or checks is not None)

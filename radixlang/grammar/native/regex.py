@@ -68,27 +68,62 @@ class Automaton:
         return len(self.edges) - 1
 
 
-def regex_automaton(pattern: str) -> Automaton:
-    """The automaton of a regular expression.
+def read_expression(pattern: str) -> Any:
+    """Python's tree of a regular expression.
 
     Raises:
-        Unsuitable: no expression in Python's syntax, look-around, back-references and the like, or large counts.
+        Unsuitable: it is none in Python's syntax.
     """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about sets that may mean something else some day
-            tree = sre.parse(pattern)
+            return sre.parse(pattern)
     except (re.error, OverflowError) as error:
         raise Unsuitable(f"{error}") from None
     except RecursionError:
         raise Unsuitable("it is nested too deeply") from None
+
+
+def regex_automaton(pattern: str) -> Automaton:
+    """The automaton of a regular expression.
+
+    Raises:
+        Unsuitable: no expression in Python's syntax, back-references and the like, or large counts.
+        LooksAround: look-around, word boundaries, or ends of lines.
+    """
+    tree = read_expression(pattern)
     automaton = Automaton()
     automaton.accept = automaton.node()
     try:
+        if _looks_around(tree, tree.state.flags):
+            raise LooksAround
         automaton.start = _Builder(automaton).sequence(tree, automaton.accept, tree.state.flags)
     except RecursionError:
         raise Unsuitable("it is nested too deeply") from None
     return automaton
+
+
+class LooksAround(Exception):
+    """An expression looks at more than the ends of the text: see `looking.py`."""
+
+
+def _looks_around(items: Any, flags: int) -> bool:
+    for kind, argument in items:
+        if kind in (op.ASSERT, op.ASSERT_NOT):
+            return True
+        if kind is op.AT:
+            lines = flags & re.MULTILINE and argument in (op.AT_BEGINNING, op.AT_END)
+            if lines or argument in (op.AT_BOUNDARY, op.AT_NON_BOUNDARY):
+                return True
+        elif kind is op.BRANCH:
+            if any(_looks_around(way, flags) for way in argument[1]):
+                return True
+        elif kind is op.SUBPATTERN:
+            if _looks_around(argument[3], flags_inside(flags, argument[1], argument[2])):
+                return True
+        elif kind in (op.MAX_REPEAT, op.MIN_REPEAT) and _looks_around(argument[2], flags):
+            return True
+    return False
 
 
 class _Builder:
@@ -110,13 +145,15 @@ class _Builder:
             return self._free(*[self.sequence(way, follow, flags) for way in argument[1]])
         if kind is op.SUBPATTERN:
             _, added, removed, body = argument
-            kept = flags & ~(re.ASCII | re.UNICODE) if added & (re.ASCII | re.UNICODE) else flags
-            return self.sequence(body, follow, (kept | added) & ~removed)
+            return self.sequence(body, follow, flags_inside(flags, added, removed))
         if kind in (op.MAX_REPEAT, op.MIN_REPEAT):
             low, high, repeated = argument
             return self._repeat(low, high, repeated, follow, flags)
         if kind is op.AT:
-            return self._anchor(argument, follow, flags)
+            node = self._free(follow)
+            start = argument in (op.AT_BEGINNING, op.AT_BEGINNING_STRING)
+            (self._automaton.first if start else self._automaton.last).add(node)
+            return node
         return read_one(self._automaton, ranges_of(kind, argument, flags), follow)
 
     def _repeat(self, low: int, high: Any, body: Any, follow: int, flags: int) -> int:
@@ -134,17 +171,11 @@ class _Builder:
                 break
         return follow
 
-    def _anchor(self, kind: Any, follow: int, flags: int) -> int:
-        if flags & re.MULTILINE and kind in (op.AT_BEGINNING, op.AT_END):
-            raise Unsuitable("it looks for the ends of lines")
-        node = self._free(follow)
-        if kind in (op.AT_BEGINNING, op.AT_BEGINNING_STRING):
-            self._automaton.first.add(node)
-        elif kind in (op.AT_END, op.AT_END_STRING):
-            self._automaton.last.add(node)
-        else:
-            raise Unsuitable("it looks for word boundaries")
-        return node
+
+def flags_inside(flags: int, added: int, removed: int) -> int:
+    """The flags that hold in a group which adds some and takes some back."""
+    kept = flags & ~(re.ASCII | re.UNICODE) if added & (re.ASCII | re.UNICODE) else flags
+    return (kept | added) & ~removed
 
 
 def read_one(automaton: Automaton, ranges: Ranges, follow: int) -> int:
@@ -159,7 +190,7 @@ def read_one(automaton: Automaton, ranges: Ranges, follow: int) -> int:
 # ---- characters ----
 
 _LAST = sys.maxunicode
-_SURROGATES = (0xD800, 0xDFFF)
+SURROGATES = (0xD800, 0xDFFF)
 
 
 def ranges_of(kind: Any, argument: Any, flags: int) -> Ranges:
@@ -209,7 +240,7 @@ def _class(letter: str, ascii_only: bool) -> Ranges:
 
 @lru_cache
 def _all() -> Ranges:
-    return ((0, _SURROGATES[0] - 1), (_SURROGATES[1] + 1, _LAST))
+    return ((0, SURROGATES[0] - 1), (SURROGATES[1] + 1, _LAST))
 
 
 @lru_cache

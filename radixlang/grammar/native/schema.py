@@ -20,6 +20,7 @@ from radixlang.grammar.native.regex import Automaton, Edges, Unsuitable, read_on
 from radixlang.grammar.native.strings import (
     ESCAPED,
     NOT_PLAIN,
+    Language,
     Strings,
     counted,
     key_terms,
@@ -28,15 +29,12 @@ from radixlang.grammar.native.strings import (
     terms_of,
     unwritable,
 )
-from radixlang.grammar.native.taken import STRING, Taken, bounds_of, is_any, kinds_of, scalar
+from radixlang.grammar.native.taken import MOST, STRING, Taken, bounds_of, is_any, kinds_of, scalar
 from radixlang.grammar.ranges import Ranges, without
 from radixlang.grammar.schema.automaton import Terms
 from radixlang.grammar.schema.regex import (
     ANY,
-    Tree,
     UnsupportedPatternError,
-    has_anchor,
-    lengths,
     parse,
     searched,
 )
@@ -45,8 +43,8 @@ MAX_NODES = 1_500_000
 """of a schema, as far as its texts have come"""
 MAX_COUNTED = 48_000
 """states of the strings whose characters are counted, altogether; texts make them as they come to them"""
-MAX_PATTERN_WORK = 10_000
-"""looks at nodes while the states of all strings with patterns are made, beforehand; about 35 ms"""
+MAX_PATTERN_STATES = 8_000
+"""states of the automata of all patterns together, which are made beforehand; about a tenth of a second"""
 
 _ASCII: Ranges = ((0, 0x7F),)
 _DIGITS: Ranges = ((0x30, 0x39),)
@@ -68,8 +66,8 @@ class Builder:
         self.unbounded = False
         """numbers may have any number of digits, so that some are beyond a double"""
         self._counted = 0
-        self.patterns: list[int] = []
-        """nodes where strings with patterns begin"""
+        self._patterns: dict[Terms, int] = {}
+        """states of their automata"""
         self._open: list[str] = []
         """references that are being followed"""
         self._called: dict[tuple[int, str], int] = {}
@@ -92,7 +90,7 @@ class Builder:
             for one, at in taken.patterns:
                 self._string_at(one, at)
             for terms, at in taken.keys:
-                language(terms, None, self._lost, at)
+                self._language(terms, None, at)
             return self._value(taken, schema, follow)
         except RecursionError:
             raise Unsuitable("it is nested too deeply") from None
@@ -202,18 +200,34 @@ class Builder:
             return self._strings[key]
         low, high = schema.get("minLength", 0), schema.get("maxLength")
         end = self.text('"', self.automaton.returns)
-        tree = _tree(schema["pattern"], low, high) if "pattern" in schema and "allOf" not in schema else None
-        if tree is not None:
-            first = self._pattern(tree, end)
-            self.patterns.append(first)
-        elif "pattern" in schema or "allOf" in schema:
-            first = self._strings_of(terms_of(schema, at), most_of(schema), end, at)
-        elif not low and high is not None:
-            first = self._strings_of((), high, end, at)
+        repeated: tuple[Ranges, int, int | None] | None = (ANY, low, high)
+        if "pattern" in schema or "allOf" in schema:
+            repeated = _repeated_set(schema)
+        if repeated is None:
+            terms, most = terms_of(schema, at), most_of(schema)
+            found = self._language(terms, most, at)
+            if most is not None:
+                self._count(counted(found, most, MAX_COUNTED))
+            first = self._strings_of(found, most, end)
         else:
-            first = self._pending(lambda: self._repeated(low, high, lambda node: self._character(ANY, node), end))
+            ranges, low, high = repeated
+            if "pattern" in schema:
+                self._count(low if high is None else high)
+            if not low and high is not None:
+                first = self._strings_of(Language([[(0, ranges)]], [0], [True]), high, end)
+            else:
+                first = self._pending(
+                    lambda: self._repeated(low, high, lambda node: self._character(ranges, node), end)
+                )
         self._strings[key] = first
         return first
+
+    def _language(self, terms: Terms, most: int | None, at: str) -> Language:
+        found = language(terms, most, self._lost, at)
+        self._patterns[terms] = len(found.ends)
+        if sum(self._patterns.values()) > MAX_PATTERN_STATES:
+            raise Unsuitable(f"its patterns need more than {MAX_PATTERN_STATES:,} states")
+        return found
 
     def _count(self, states: int) -> None:
         self._counted += states
@@ -222,11 +236,8 @@ class Builder:
                 f"the lengths of its strings, beside patterns too, make more than {MAX_COUNTED:,} states"
             )
 
-    def _strings_of(self, terms: Terms, most: int | None, end: int, at: str) -> int:
-        found = language(terms, most, self._lost, at)
-        if terms and most is not None:
-            self._count(counted(found, most, MAX_COUNTED))
-        return Strings(found, most, end, self._pending, self.free, self._character).node()
+    def _strings_of(self, language: Language, most: int | None, end: int) -> int:
+        return Strings(language, most, end, self._pending, self.free, self._character).node()
 
     def _pending(self, write: Callable[[], int]) -> int:
         """A node that is written down when a text first comes to it."""
@@ -269,18 +280,6 @@ class Builder:
             else:
                 follow = self._character(((ord(char), ord(char)),), follow)
         return follow
-
-    def _pattern(self, tree: Tree, follow: int) -> int:
-        kind = tree[0]
-        if kind == "set":
-            return self._character(tree[1], follow)
-        if kind == "cat":
-            for part in reversed(tree[1]):
-                follow = self._pattern(part, follow)
-            return follow
-        if kind == "alt":
-            return self.free(*[self._pattern(way, follow) for way in tree[1]])
-        return self._repeated(tree[2], tree[3], lambda node: self._pattern(tree[1], node), follow)
 
     # ---- numbers; spelt as the library spells them
 
@@ -439,11 +438,11 @@ class Builder:
         for source, terms in fitting.items():
             if taken.may_be(schema["patternProperties"][source]):
                 value = self.text(": ", self._value(taken, schema["patternProperties"][source], behind))
-                ways.append(self._strings_of(terms, None, self.text('"', value), ""))
+                ways.append(self._strings_of(self._language(terms, None, ""), None, self.text('"', value)))
         if taken.may_be(others):
             value = self.text(": ", self._value(taken, others, behind))
             if rest:
-                ways.append(self._strings_of(rest, None, self.text('"', value), ""))
+                ways.append(self._strings_of(self._language(rest, None, ""), None, self.text('"', value)))
             else:
                 loop, declared = self.free(), self.automaton.node()
                 self.automaton.free[loop] += (self._character(ANY, loop), self.text('"', value))
@@ -471,24 +470,15 @@ def _least(one: int | None, other: int | None) -> int | None:
     return other if one is None else one if other is None else min(one, other)
 
 
-def _tree(pattern: str, low: int, high: int | None) -> Tree | None:
-    """The tree, without anchors, of the strings of `low` to `high` characters in which a pattern is found. None:
-    the pattern and the lengths have to be put together, or it is not that simple."""
+def _repeated_set(schema: dict[str, Any]) -> tuple[Ranges, int, int | None] | None:
+    """(characters, fewest, most) of the strings of a schema with a pattern, where that is all there is to say:
+    they may be longer than what an automaton of the pattern counts to."""
     try:
-        tree = searched(parse(pattern).tree)
+        tree = searched(parse(schema["pattern"]).tree) if "allOf" not in schema else ()
     except UnsupportedPatternError:
         return None
-    if tree[0] == "rep" and tree[1][0] == "set":
-        least, most = max(low, tree[2]), _least(high, tree[3])
-        return ("rep", tree[1], least, most) if most is None or least <= most else ("alt", ())
-    shortest, longest = lengths(tree)
-    beyond = low > shortest or (high is not None and (longest is None or longest > high))
-    return None if beyond or has_anchor(tree) or not _is_of_sets(tree) else tree
-
-
-def _is_of_sets(tree: Tree) -> bool:
-    """Whether it consists of nothing but sets of characters, one after another, repeated, or for choice."""
-    kind = tree[0]
-    if kind in ("cat", "alt"):
-        return all(map(_is_of_sets, tree[1]))
-    return kind == "set" or (kind == "rep" and _is_of_sets(tree[1]))
+    if tree[:1] != ("rep",) or tree[1][0] != "set":
+        return None
+    low, high = max(schema.get("minLength", 0), tree[2]), _least(schema.get("maxLength"), tree[3])
+    within = low <= MOST["minLength"] and (high is None or low <= high <= MOST["maxLength"])
+    return (tree[1][1], low, high) if within else None

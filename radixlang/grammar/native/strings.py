@@ -16,7 +16,7 @@ import numpy.typing as npt
 from radixlang.grammar.kept import kept
 from radixlang.grammar.native.regex import Unsuitable
 from radixlang.grammar.ranges import LAST, Ranges, union, without
-from radixlang.grammar.schema.automaton import SHORT, Product, Terms, size_of
+from radixlang.grammar.schema.automaton import SHORT, Product, Terms, searches, size_of
 from radixlang.grammar.schema.pattern import Language as Texts
 from radixlang.grammar.schema.regex import ANY, UnsupportedPatternError, write_char
 
@@ -88,7 +88,7 @@ def but(terms: Terms, names: Iterable[str]) -> Terms:
 def language_of(terms: Terms, lost: Ranges) -> Language | UnsupportedPatternError:
     """The strings in which all patterns are found, without `lost` characters; what is wrong, if something is."""
     try:
-        product = Product(terms, MAX_STATES)
+        product = Product(searches(terms), MAX_STATES)
         for _ in product.states():
             pass
     except UnsupportedPatternError as error:

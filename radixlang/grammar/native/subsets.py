@@ -185,14 +185,6 @@ class Subsets:
         with self._lock:
             return self._state([self._closure(automaton.edges[reading[0]][0][2])])
 
-    def explore(self, nodes: Iterable[int], most: int) -> None:
-        """Make the states of what is called at some nodes, up to its return.
-
-        Raises:
-            Unsuitable: that takes more than `most` looks at nodes, or some cannot be made.
-        """
-        self._explore([self._state([self._closure(node)]) for node in nodes], most, inside=True)
-
     def explore_outside(self, most: int) -> None:
         """Make the states of several nodes outside of all that is called: who writes texts beside such must know
         that none goes on like another's call. (States of one node do not.)
@@ -211,35 +203,30 @@ class Subsets:
             after += [automaton.calls[node][1]] if node in automaton.calls else []
             stack += [*automaton.free[node], *after]
             states += [self._state([found]) for found in map(self._closure, after) if len(found) > 1]
-        self._explore(states, most, inside=False)
-
-    def _explore(self, todo: list[int], most: int, inside: bool) -> None:
-        """From these states on; `inside`: what they call as well."""
-        seen, work = set[int](), 0
-        while todo:
-            state = todo.pop()
+        done, work = set[int](), 0
+        while states:
+            state = states.pop()
             looks = sum(map(len, self._sets[state]))
-            if state in seen or (looks < 2 and not inside):
+            if state in done or looks < 2:
                 continue
-            seen.add(state)
+            done.add(state)
             work += WORK_OF_STATE + looks
             if work > most:
                 raise Unsuitable("its states take too long to make")
             self._expand(state)
             for value in self._ways[state]:
                 if value >= 0:
-                    todo.append(value)
+                    states.append(value)
                     continue
-                frame, target = self.actions[ACTION - value].tolist()
+                frame, _ = self.actions[ACTION - value].tolist()
                 if frame != DEAD:
-                    todo += [target] * inside
                     slots = range(len(self._behind[frame][1]))
                     if len(slots) > MAX_EXPLORED_SLOTS:
                         raise Unsuitable("it goes on in too many ways behind one character")
                     for size in slots:  # whatever of it returns
                         for which in combinations(slots, size + 1):
                             number = self._returning.setdefault(which, len(self._returning))
-                            todo.append(self.back(frame, number))
+                            states.append(self.back(frame, number))
 
     # ---- construction
 

@@ -19,7 +19,7 @@ from radixlang.grammar.native.strings import ESCAPED, NOT_PLAIN, key_terms
 from radixlang.grammar.schema.automaton import Terms
 from radixlang.grammar.schema.document import escape
 
-_MOST = {"minLength": 2_000, "maxLength": 8_000, "minItems": 2_000, "maxItems": 2_000}
+MOST = {"minLength": 2_000, "maxLength": 8_000, "minItems": 2_000, "maxItems": 2_000}
 """what is counted; each is a state, or several"""
 MAX_WEIGHT = 200_000
 """nodes of one object or array, about, and of all constants"""
@@ -146,7 +146,7 @@ class Taken:
         for keyword in schema:
             if keyword not in ("type", "$defs") and not any(keyword in _KEYWORDS[kind] for kind in kinds):
                 raise Unsuitable(f"no automaton states {keyword} at {where}")
-        for keyword, most in _MOST.items():
+        for keyword, most in MOST.items():
             if schema.get(keyword, 0) > most:
                 raise Unsuitable(f"{keyword} counts to more than {most:,} at {where}")
         if "string" in kinds:

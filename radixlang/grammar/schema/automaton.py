@@ -5,21 +5,14 @@ pattern for each (state elimination). Knows nothing of schemas, or of what is as
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from radixlang.grammar.kept import kept
-from radixlang.grammar.ranges import LAST, Ranges, union
-from radixlang.grammar.schema.regex import (
-    ANY,
-    Tree,
-    UnsupportedPatternError,
-    looks,
-    parse,
-    write_set,
-)
+from radixlang.grammar.ranges import Ranges
+from radixlang.grammar.schema.nfa import Alphabet, Made, Part, part_of, sets_of
+from radixlang.grammar.schema.regex import ANY, Tree, UnsupportedPatternError, parse, write_set
 
-_MAX_NFA = 3_000
 _MAX_DFA = 64
-_MAX_RANGES = 400  # of characters that the moves tell apart
 MAX_TEXT = 1_000  # characters of a pattern that is made here
 SHORT = 1 << 12  # characters of patterns of which many results are kept; those of formats have up to 4,000
 
@@ -31,135 +24,55 @@ def size_of(terms: Terms) -> int:
     return sum(len(source) for source, _ in terms)
 
 
-class _Nfa:
-    """Thompson's construction, with the two anchors as guarded empty moves."""
+class Searches(NamedTuple):
+    """The automata of some terms, over one alphabet."""
 
-    def __init__(self) -> None:
-        self.empty: list[list[tuple[int, str]]] = []
-        self.moves: list[list[tuple[Ranges, int]]] = []
+    alphabet: Alphabet
+    parts: list[tuple[Part, bool]]
+    """which of them are to find something, and which nothing"""
 
-    def state(self) -> int:
-        if len(self.empty) >= _MAX_NFA:
-            raise UnsupportedPatternError("it is too large to compare")
-        self.empty.append([])
-        self.moves.append([])
-        return len(self.empty) - 1
-
-    def add(self, tree: Tree, start: int) -> int:
-        """Put `tree` behind `start`; returns where it ends."""
-        kind = tree[0]
-        if kind == "cat":
-            for part in tree[1]:
-                start = self.add(part, start)
-            return start
-        end = self.state()
-        if kind == "set":
-            self.moves[start].append((tree[1], end))
-        elif kind == "alt":
-            for option in tree[1]:
-                self.empty[self.add(option, start)].append((end, ""))
-        elif kind in ("start", "end"):
-            self.empty[start].append((end, kind))
-        elif kind == "rep":
-            _, inner, low, high = tree
-            for _ in range(low):
-                start = self.add(inner, start)
-            if high is None:
-                loop = self.state()
-                self.empty[start].append((loop, ""))
-                self.empty[self.add(inner, loop)].append((loop, ""))
-                start = loop
-            else:
-                for _ in range(high - low):
-                    self.empty[start].append((end, ""))
-                    start = self.add(inner, start)
-            self.empty[start].append((end, ""))
-        else:
-            raise UnsupportedPatternError("it cannot be compared")
-        return end
-
-    def closure(self, states: frozenset[int], *guards: str) -> frozenset[int]:
-        seen, stack = set(states), list(states)
-        while stack:
-            for target, guard in self.empty[stack.pop()]:
-                if target not in seen and (not guard or guard in guards):
-                    seen.add(target)
-                    stack.append(target)
-        return frozenset(seen)
-
-
-class _Search:
-    """The strings in which one tree is found, as a deterministic automaton that is unfolded on demand."""
-
-    def __init__(self, tree: Tree) -> None:
-        self.nfa = nfa = _Nfa()
-        first = nfa.state()
-        nfa.moves[first].append((ANY, first))
-        self.final = nfa.add(tree, first)
-        nfa.moves[self.final].append((ANY, self.final))
-        self.initial = nfa.closure(frozenset([first]), "start")
-        self._accepting: dict[frozenset[int], bool] = {}
-
-    def step(self, states: frozenset[int], code: int) -> frozenset[int]:
-        moves = self.nfa.moves
-        return self.nfa.closure(
-            frozenset(t for s in states for ranges, t in moves[s] if any(a <= code <= b for a, b in ranges))
-        )
-
-    def row(self, states: frozenset[int]) -> list[tuple[int, frozenset[int]]]:
-        """All steps at once: the codes from which on one leads to other states than before, and to which."""
-        changes: dict[int, list[tuple[int, int]]] = {0: []}
-        for state in states:
-            for ranges, target in self.nfa.moves[state]:
-                for low, high in ranges:
-                    changes.setdefault(low, []).append((target, 1))
-                    changes.setdefault(high + 1, []).append((target, -1))
-        changes.pop(LAST + 1, None)
-        active: dict[int, int] = {}
-        closed: dict[frozenset[int], frozenset[int]] = {}
-        out: list[tuple[int, frozenset[int]]] = []
-        for code in sorted(changes):
-            for target, count in changes[code]:
-                active[target] = active.get(target, 0) + count
-                if not active[target]:
-                    del active[target]
-            first = frozenset(active)
-            if first not in closed:
-                closed[first] = self.nfa.closure(first)
-            if not out or closed[first] != out[-1][1]:
-                out.append((code, closed[first]))
-        return out
-
-    def accepts(self, states: frozenset[int]) -> bool:
-        if states not in self._accepting:
-            guards = ("start", "end") if states == self.initial else ("end",)
-            self._accepting[states] = self.final in self.nfa.closure(states, *guards)
-        return self._accepting[states]
+    def accept(self, text: str) -> bool:
+        """Whether a text fulfils all terms."""
+        kinds = [self.alphabet.kind(ord(char)) for char in text]
+        for part, wanted in self.parts:
+            state = part.initial
+            for kind in kinds:
+                state = part.step(state, kind)
+            if part.accepts(state) != wanted:
+                return False
+        return True
 
 
 @kept(many=128, short=SHORT, few=4, size=size_of)
-def searches(terms: Terms) -> list[tuple[_Search, bool]]:
-    return [
-        (_Search(tree), sign) for pattern, wanted in terms for tree, sign in _split(parse(pattern).tree, wanted)
-    ]
+def searches(terms: Terms) -> Searches:
+    """Raises:
+    UnsupportedPatternError: a pattern is not taken.
+    """
+    return searches_of([each for pattern, wanted in terms for each in split(parse(pattern).tree, wanted)])
 
 
-def _split(tree: Tree, wanted: bool) -> list[tuple[Tree, bool]]:
+def searches_of(trees: list[tuple[Tree, bool]]) -> Searches:
+    """The same of patterns that have been read: trees that are to be found, and trees that are not.
+
+    Raises:
+        UnsupportedPatternError: one is not taken.
+    """
+    alphabet = Alphabet([ANY, *(ranges for tree, _ in trees for ranges in sets_of(tree))])
+    return Searches(alphabet, [(part_of(tree, alphabet), wanted) for tree, wanted in trees])
+
+
+def split(tree: Tree, wanted: bool) -> list[tuple[Tree, bool]]:
     """Take leading look-aheads out: `^(?!x)y` is "y from the start, and not x from the start"."""
-    if not looks(tree):
-        return [(tree, wanted)]
     parts = tree[1] if tree[0] == "cat" else ()
-    if not wanted or not parts or parts[0] != ("start",):
-        raise UnsupportedPatternError("it looks around")
+    if not wanted or parts[:1] != (("start",),):
+        return [(tree, wanted)]
     rest = list(parts[1:])
+    while rest and rest[0] == ("start",):
+        del rest[0]
     out: list[tuple[Tree, bool]] = []
     while rest and rest[0][0] == "look":
         _, inner, positive = rest.pop(0)
-        if looks(inner):
-            raise UnsupportedPatternError("it looks around")
         out.append((("cat", (("start",), inner)), positive))
-    if any(map(looks, rest)):
-        raise UnsupportedPatternError("it looks around")
     return [*out, (("cat", (("start",), *rest)), True)]
 
 
@@ -170,30 +83,24 @@ class Product:
         UnsupportedPatternError: at any time, where it becomes too large.
     """
 
-    def __init__(self, terms: Terms, most: int = _MAX_DFA) -> None:
+    def __init__(self, searches: Searches, most: int = _MAX_DFA) -> None:
         """`most`: states."""
         self._most = most
-        self._parts = searches(terms)
-        cuts = {0, LAST + 1}
-        for part, _ in self._parts:
-            for moves in part.nfa.moves:
-                for ranges, _target in moves:
-                    for low, high in ranges:
-                        cuts.update((low, high + 1))
-        if len(cuts) > _MAX_RANGES + 1:
-            raise UnsupportedPatternError("it has too many character ranges to compare")
-        self._states = [tuple(part.initial for part, _ in self._parts)]
-        self._index = {self._states[0]: 0}
+        self._alphabet, self._parts = searches
+        self._states: list[tuple[Any, ...]] = [tuple([part.initial for part, _ in self._parts])]
+        self._index: Made[tuple[Any, ...], int] = Made(self._number)
+        self._index[self._states[0]] = 0
         self._edges: dict[int, dict[int, Ranges]] = {}
-        self._rows: list[dict[frozenset[int], list[tuple[int, frozenset[int]]]]] = [{} for _ in self._parts]
 
     def accepting(self, state: int) -> bool:
         return all(
-            part.accepts(each) == sign for (part, sign), each in zip(self._parts, self._states[state], strict=True)
+            part.accepts(each) == wanted
+            for (part, wanted), each in zip(self._parts, self._states[state], strict=True)
         )
 
     def edges(self, state: int) -> dict[int, Ranges]:
-        """The states behind `state`, and the characters that lead there."""
+        """The states behind `state`, and the characters that lead there; those from which no end can be reached
+        are left out where that is easily told."""
         found = self._edges.get(state)
         if found is None:
             found = self._edges[state] = self._unfold(state)
@@ -225,28 +132,30 @@ class Product:
             yield state
 
     def _unfold(self, state: int) -> dict[int, Ranges]:
-        changes: dict[int, list[tuple[int, frozenset[int]]]] = {}
-        for at, each in enumerate(self._states[state]):
-            row = self._rows[at].get(each)
-            if row is None:
-                row = self._rows[at][each] = self._parts[at][0].row(each)
-            for code, target in row:
-                changes.setdefault(code, []).append((at, target))
-        edges: dict[int, list[tuple[int, int]]] = {}
-        codes = sorted(changes)
-        now = list(self._states[state])
-        for low, behind in zip(codes, [*codes[1:], LAST + 1], strict=True):
-            for at, target in changes[low]:
-                now[at] = target
-            targets = tuple(now)
-            number = self._index.get(targets)
-            if number is None:
-                if len(self._states) >= self._most:
-                    raise UnsupportedPatternError("it has too many states to compare")
-                number = self._index[targets] = len(self._states)
-                self._states.append(targets)
-            edges.setdefault(number, []).append((low, behind - 1))
-        return {target: union(ranges) for target, ranges in edges.items()}
+        spans: list[tuple[int, tuple[Any, ...]]] = [(self._alphabet.all, ())]
+        for (part, _), each in zip(self._parts, self._states[state], strict=True):
+            row = part.row(each)
+            spans = [
+                (both, (*targets, target))
+                for span, targets in spans
+                for kinds, target in row
+                if (both := span & kinds)
+            ]
+        edges: dict[int, int] = {}
+        for span, targets in spans:
+            if (number := self._index[targets]) >= 0:
+                edges[number] = edges.get(number, 0) | span
+        return {target: self._alphabet.ranges(kinds) for target, kinds in edges.items()}
+
+    def _number(self, targets: tuple[Any, ...]) -> int:
+        """Of a new state; -1 for one from which there is no end."""
+        for (part, wanted), each in zip(self._parts, targets, strict=True):
+            if part.fixed(each) is (not wanted):
+                return -1
+        if len(self._states) >= self._most:
+            raise UnsupportedPatternError("it has too many states to compare")
+        self._states.append(targets)
+        return len(self._states) - 1
 
 
 def eliminate(automaton: Product) -> str:

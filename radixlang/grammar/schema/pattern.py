@@ -45,13 +45,7 @@ class Language(NamedTuple):
 
     def matches(self, text: str) -> bool:
         """Whether `text` is in the language."""
-        for part, sign in searches(self.terms):
-            states = part.initial
-            for char in text:
-                states = part.step(states, ord(char))
-            if part.accepts(states) != sign:
-                return False
-        return True
+        return searches(self.terms).accept(text)
 
     def empty(self, low: int = 0, high: int | None = None) -> bool:
         """Whether no string of `low` to `high` characters is in the language, as far as is cheap to say.
@@ -82,7 +76,7 @@ class Language(NamedTuple):
 @kept(many=512, short=SHORT, few=8, size=size_of)
 def _has_none(terms: Terms, low: int, high: int | None) -> bool:
     """`Language.empty` by looking for one: no more of the automaton is unfolded than that takes."""
-    automaton = Product(terms)
+    automaton = Product(searches(terms))
     states = {0}
     live: set[int] | None = None
     for length in range(_MAX_LENGTH):  # those that strings of this length lead to
@@ -106,7 +100,7 @@ def _source(terms: Terms) -> str | UnsupportedPatternError:
             tree, plain = parse(terms[0][0])
             if not looks(tree):
                 return terms[0][0] if plain and written_as_it_is(tree) else write(tree)
-        return eliminate(Product(terms))
+        return eliminate(Product(searches(terms)))
     except UnsupportedPatternError as error:
         return UnsupportedPatternError(*error.args)  # without the frames that it came through
 

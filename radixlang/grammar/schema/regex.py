@@ -16,7 +16,7 @@ from radixlang.grammar.ranges import LAST, Ranges, invert, union, without
 Tree = (
     tuple  # ("set", ranges) | ("cat", trees) | ("alt", trees) | ("rep", tree, low, high) | ("start",) | ("end",)
 )
-#               | ("look", tree, positive) | ("property", text)
+#               | ("look", tree, positive) | ("behind", tree, positive) | ("property", text)
 
 ANY: Ranges = ((0, LAST),)
 
@@ -47,6 +47,15 @@ _CLASSES = {"d": _DIGIT, "D": invert(_DIGIT), "w": _WORD, "W": invert(_WORD), "s
 _CONTROLS = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13}
 _EMPTY: Tree = ("cat", ())
 _NOTHING: Tree = ("alt", ())
+
+
+def boundary(word: Ranges, wanted: bool) -> Tree:
+    """Where a text goes from characters of words to others or back (`\\b`), or where it does not (`\\B`)."""
+
+    def between(inside: bool) -> Tree:
+        return ("cat", (("behind", ("set", word), inside), ("look", ("set", word), inside != wanted)))
+
+    return ("alt", (between(True), between(False)))
 
 
 _FLAGS = re.compile(r"\(\?(?=[is-])([is]*)(?:-([is]+))?([:)])")
@@ -81,7 +90,7 @@ class _Parser:
         self.flags: frozenset[str] = frozenset()
         """of `i` and `s`, those that hold here"""
 
-    def peek(self, text: str) -> bool:
+    def peek(self, text: str | tuple[str, ...]) -> bool:
         return self.text.startswith(text, self.at)
 
     def take(self, text: str) -> bool:
@@ -111,7 +120,7 @@ class _Parser:
         bounds = self.quantifier()
         if bounds is None:
             return item
-        if item[0] in ("start", "end", "look"):
+        if item[0] in ("start", "end", "look", "behind"):
             raise UnsupportedPatternError("an assertion is repeated")
         self.take("?")
         if self.at < len(self.text) and (self.text[self.at] in "*+?" or self.quantifier() is not None):
@@ -170,19 +179,19 @@ class _Parser:
         return True
 
     def group(self, depth: int) -> Tree:
-        positive, outside = None, self.flags
+        look, positive, outside = "", True, self.flags
         found = _FLAGS.match(self.text, self.at - 1)
         if found is not None:
             self.at, self.plain = found.end(), False
             self.flags = (self.flags | set(found[1])) - set(found[2] or "")
-        elif self.take("?="):
-            positive = True
-        elif self.take("?!"):
-            positive = False
+        elif self.peek(("?=", "?!", "?<=", "?<!")):
+            look = "behind" if self.take("?<") or not self.take("?") else "look"
+            positive = self.text[self.at] == "="
+            self.at += 1
         elif self.take("?<") or self.take("?P<"):
             end = self.text.find(">", self.at)
             if end < 0 or not self.text[self.at : end].isidentifier():
-                raise IrregularPatternError("looks behind")
+                raise UnsupportedPatternError("the name of a group is broken")
             self.at, self.plain = end + 1, False
         elif self.peek("?") and not self.take("?:"):
             raise UnsupportedPatternError("it uses a group extension")
@@ -190,7 +199,7 @@ class _Parser:
         self.flags = outside
         if not self.take(")"):
             raise UnsupportedPatternError("a group is not closed")
-        return inner if positive is None else ("look", inner, positive)
+        return (look, inner, positive) if look else inner
 
     def escape(self, inside: bool) -> Tree:
         if self.at >= len(self.text):
@@ -219,6 +228,8 @@ class _Parser:
             code, self.plain = 0, False
         elif char == "b" and inside:
             code, self.plain = 8, False
+        elif char in "bB" and not inside:
+            return boundary(_WORD, char == "b")
         elif char.isalnum():
             if char in "123456789k":
                 raise IrregularPatternError("refers back to a group")
@@ -324,7 +335,7 @@ def write(tree: Tree) -> str:
         return body + sign
     if kind == "property":
         return tree[1]
-    if kind == "look":
+    if kind in ("look", "behind"):
         raise UnsupportedPatternError("it looks around")
     return "^" if kind == "start" else "$"
 
@@ -373,12 +384,18 @@ def write_char(code: int) -> str:
     return f"\\x{code:02X}" if code < 0x100 else f"\\u{code:04X}" if code < 0x10000 else f"\\u{{{code:X}}}"
 
 
-def looks(tree: Tree) -> bool:
-    if tree[0] == "look":
+def holds(tree: Tree, *kinds: str) -> bool:
+    """Whether a node of one of these kinds is in the tree."""
+    if tree[0] in kinds:
         return True
     if tree[0] in ("cat", "alt"):
-        return any(map(looks, tree[1]))
-    return tree[0] == "rep" and looks(tree[1])
+        return any(holds(part, *kinds) for part in tree[1])
+    return tree[0] in ("rep", "look", "behind") and holds(tree[1], *kinds)
+
+
+def looks(tree: Tree) -> bool:
+    """Whether the tree looks ahead or behind."""
+    return holds(tree, "look", "behind")
 
 
 def searched(tree: Tree) -> Tree:
@@ -396,9 +413,12 @@ def searched(tree: Tree) -> Tree:
 
 def has_anchor(tree: Tree) -> bool:
     """Whether the tree looks for the start or the end of the text."""
-    if tree[0] in ("cat", "alt"):
-        return any(map(has_anchor, tree[1]))
-    return has_anchor(tree[1]) if tree[0] == "rep" else tree[0] in ("start", "end")
+    return holds(tree, "start", "end")
+
+
+def flat(tree: Tree) -> tuple[Tree, ...]:
+    """What follows on each other in a tree."""
+    return tuple([one for part in tree[1] for one in flat(part)]) if tree[0] == "cat" else (tree,)
 
 
 def lengths(tree: Tree) -> tuple[int, int | None]:

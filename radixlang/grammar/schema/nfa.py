@@ -1,0 +1,419 @@
+"""Automata of the strings in which one tree of `regex` is found, a character of theirs at a time.
+
+`Search` is Thompson's construction run on sets of moves as bits of one integer. `Looking` takes trees that look
+ahead and behind as well: what has been looked ahead for is an obligation that goes along with a place until it is
+met or missed, and what lies behind is followed from the start of the text. Both are deterministic. Knows nothing
+of schemas, or of what is asked of an automaton.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from radixlang.grammar.ranges import LAST, Ranges, union
+from radixlang.grammar.schema.regex import ANY, Tree, UnsupportedPatternError, holds, looks
+
+_MAX_NODES = 3_000
+_MAX_CUTS = 8_000  # between characters that the moves tell apart; Unicode's letters and digits have 1,500
+_MAX_KINDS = 500  # of characters
+_MAX_PLACES = 300  # of a text in a tree that looks around
+K = TypeVar("K")
+V = TypeVar("V")
+_ENDS = 1
+"""bit of a state of `Search`: the text may end here"""
+
+
+class Alphabet:
+    """Characters by *kind*: those of one kind are in the same ones of some sets."""
+
+    def __init__(self, sets: Iterable[Ranges]) -> None:
+        """Raises:
+        UnsupportedPatternError: the sets tell too many characters apart.
+        """
+        distinct = list(dict.fromkeys(sets))
+        cuts = sorted({0, *(cut for ranges in distinct for low, high in ranges for cut in (low, high + 1))})
+        place = {cut: i for i, cut in enumerate(cuts)}
+        if cuts[-1] != LAST + 1:
+            place[LAST + 1] = len(cuts)
+            cuts.append(LAST + 1)
+        if len(cuts) > _MAX_CUTS:
+            raise UnsupportedPatternError("it has too many character ranges to compare")
+        inside = [0] * (len(cuts) - 1)
+        for number, ranges in enumerate(distinct):
+            for low, high in ranges:
+                for i in range(place[low], place[high + 1]):
+                    inside[i] |= 1 << number
+        numbers: dict[int, int] = {}
+        self._kinds = [numbers.setdefault(sets_here, len(numbers)) for sets_here in inside]
+        if len(numbers) > _MAX_KINDS:
+            raise UnsupportedPatternError("it tells too many characters apart")
+        self._cuts = cuts
+        self._spans: list[list[tuple[int, int]]] = [[] for _ in numbers]
+        for i, kind in enumerate(self._kinds):
+            self._spans[kind].append((cuts[i], cuts[i + 1] - 1))
+        self._ranges: Made[int, Ranges] = Made(
+            lambda kinds: union([span for kind, of in enumerate(self._spans) if kinds >> kind & 1 for span in of])
+        )
+        self.kinds_of: dict[Ranges, int] = {
+            ranges: sum(1 << kind for sets_here, kind in numbers.items() if sets_here >> number & 1)
+            for number, ranges in enumerate(distinct)
+        }
+        """of each set: a bit for each kind"""
+        self.all = (1 << len(numbers)) - 1
+
+    def __len__(self) -> int:
+        return len(self._spans)
+
+    def kind(self, code: int) -> int:
+        return self._kinds[bisect_right(self._cuts, code) - 1]
+
+    def ranges(self, kinds: int) -> Ranges:
+        """The characters of some kinds."""
+        return self._ranges[kinds]
+
+
+def sets_of(tree: Tree) -> Iterator[Ranges]:
+    """The sets of characters in a tree.
+
+    Raises:
+        UnsupportedPatternError: there are others.
+    """
+    if tree[0] == "set":
+        yield tree[1]
+    elif tree[0] in ("cat", "alt"):
+        for part in tree[1]:
+            yield from sets_of(part)
+    elif tree[0] in ("rep", "look", "behind"):
+        yield from sets_of(tree[1])
+    elif tree[0] == "property":
+        raise UnsupportedPatternError("it cannot be compared")
+
+
+class Made(dict[K, V]):
+    """A mapping that is filled while it is asked."""
+
+    def __init__(self, make: Callable[[K], V]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, key: K) -> V:
+        value = self[key] = self._make(key)
+        return value
+
+
+class Part(Protocol):
+    """A deterministic automaton that is unfolded on demand; its states are what it likes."""
+
+    initial: Any
+
+    def step(self, state: Any, kind: int) -> Any:
+        """The state behind a character."""
+
+    def row(self, state: Any) -> list[tuple[int, Any]]:
+        """(kinds, state behind characters of these) for all kinds."""
+
+    def accepts(self, state: Any) -> bool:
+        """Whether the text may end in a state."""
+
+    def fixed(self, state: Any) -> bool | None:
+        """What `accepts` says whatever follows; None if that depends, as far as is easily told."""
+
+
+def part_of(tree: Tree, alphabet: Alphabet) -> Part:
+    """The strings in which a tree is found, by an alphabet that has its sets and `ANY`.
+
+    Raises:
+        UnsupportedPatternError: it is too large, or looks around in a way that is not followed.
+    """
+    return Looking(tree, alphabet) if looks(tree) else Search(tree, alphabet)
+
+
+class _Nfa:
+    """Thompson's construction. Empty moves may have a guard: `start` and `end` for the two anchors, the number of
+    a look-around in `looks`."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.empty: list[list[tuple[int, str | int]]] = []
+        self.moves: list[list[tuple[Ranges, int]]] = []
+        self.looks: list[Tree] = []
+        self.first = self._node()
+        self.final = self._add(tree, self.first)
+        self.moves[self.first].append((ANY, self.first))
+        self.moves[self.final].append((ANY, self.final))
+        self._leave_out()
+
+    def _node(self) -> int:
+        if len(self.empty) >= _MAX_NODES:
+            raise UnsupportedPatternError("it is too large to compare")
+        self.empty.append([])
+        self.moves.append([])
+        return len(self.empty) - 1
+
+    def _add(self, tree: Tree, start: int) -> int:
+        """Put `tree` behind `start`; returns where it ends."""
+        kind = tree[0]
+        if kind == "cat":
+            for part in tree[1]:
+                start = self._add(part, start)
+            return start
+        end = self._node()
+        if kind == "set":
+            self.moves[start].append((tree[1], end))
+        elif kind == "alt":
+            for option in tree[1]:
+                self.empty[self._add(option, start)].append((end, ""))
+        elif kind == "rep":
+            _, inner, low, high = tree
+            for _ in range(low):
+                start = self._add(inner, start)
+            if high is None:
+                loop = self._node()
+                self.empty[start].append((loop, ""))
+                self.empty[self._add(inner, loop)].append((loop, ""))
+                start = loop
+            else:
+                for _ in range(high - low):
+                    self.empty[start].append((end, ""))
+                    start = self._add(inner, start)
+            self.empty[start].append((end, ""))
+        elif kind in ("look", "behind"):
+            self.looks.append(tree)
+            self.empty[start].append((end, len(self.looks) - 1))
+        else:
+            self.empty[start].append((end, kind))
+        return end
+
+    def _leave_out(self) -> None:
+        """Take moves out behind which the tree cannot be found any more."""
+        before: list[list[int]] = [[] for _ in self.empty]
+        for node, ways in enumerate(self.empty):
+            for target, guard in ways:
+                if guard != "start":
+                    before[target].append(node)
+        for node, moves in enumerate(self.moves):
+            for _, target in moves:
+                before[target].append(node)
+        alive, stack = {self.final}, [self.final]
+        while stack:
+            for node in before[stack.pop()]:
+                if node not in alive:
+                    alive.add(node)
+                    stack.append(node)
+        self.moves = [[move for move in moves if move[1] in alive] for moves in self.moves]
+
+
+class Search:
+    """A tree that does not look around. A state is an integer: a bit for each move that may come next, and
+    `_ENDS`; 0 where the tree is not found whatever follows."""
+
+    def __init__(self, tree: Tree, alphabet: Alphabet) -> None:
+        self._nfa = nfa = _Nfa(tree)
+        self._bits = [0] * len(nfa.moves)
+        self._targets: list[int] = [-1]
+        self._alphabet = alphabet
+        reads: dict[int, int] = {}
+        for node, moves in enumerate(nfa.moves):
+            for ranges, target in moves:
+                bit = 1 << len(self._targets)
+                self._targets.append(target)
+                self._bits[node] |= bit
+                kinds = alphabet.kinds_of[ranges]
+                reads[kinds] = reads.get(kinds, 0) | bit
+        self._reads = list(reads.items())
+        """(kinds, the moves that read just these)"""
+        self._always = self._bits[nfa.final] | _ENDS
+        self._follow: list[int] = [-1] * len(nfa.moves)
+        self._after: Made[int, int] = Made(self._behind)
+        self._rows: Made[int, list[tuple[int, int]]] = Made(self._read)
+        self.initial = self._closure(nfa.first, "start")
+
+    def _closure(self, node: int, *guards: str) -> int:
+        found, seen, stack = 0, {node}, [node]
+        at_end: list[int] = []
+        while stack:
+            at = stack.pop()
+            found |= self._bits[at]
+            for target, guard in self._nfa.empty[at]:
+                if guard == "end":
+                    at_end.append(target)
+                elif target not in seen and (not guard or guard in guards):
+                    seen.add(target)
+                    stack.append(target)
+        if self._nfa.final in seen:
+            return self._always
+        while at_end:
+            at = at_end.pop()
+            if at not in seen:
+                seen.add(at)
+                at_end += [t for t, guard in self._nfa.empty[at] if guard in ("", "end", *guards)]
+        return found | (_ENDS if self._nfa.final in seen else 0)
+
+    def step(self, state: int, kind: int) -> int:
+        return self._after[sum([state & moves for kinds, moves in self._reads if kinds >> kind & 1])]
+
+    def row(self, state: int) -> list[tuple[int, int]]:
+        return self._rows[state]
+
+    def _read(self, state: int) -> list[tuple[int, int]]:
+        spans = [(self._alphabet.all, 0)]  # kinds, and the moves that read all of them
+        for kinds, moves in self._reads:
+            if moves := state & moves:
+                cut = []
+                for span, some in spans:
+                    if both := span & kinds:
+                        cut.append((both, some | moves))
+                    if rest := span & ~kinds:
+                        cut.append((rest, some))
+                spans = cut
+        return [(span, self._after[some]) for span, some in spans]
+
+    def _behind(self, moves: int) -> int:
+        """The state behind a character that some moves read."""
+        found, follow = 0, self._follow
+        while moves:
+            bit = moves & -moves
+            moves ^= bit
+            target = self._targets[bit.bit_length() - 1]
+            if follow[target] < 0:
+                follow[target] = self._closure(target)
+            found |= follow[target]
+        return self._always if found & self._bits[self._nfa.final] else found
+
+    def accepts(self, state: int) -> bool:
+        return bool(state & _ENDS)
+
+    def fixed(self, state: int) -> bool | None:
+        return True if state == self._always else None if state else False
+
+
+_End = (-1, None)
+"""an obligation: the text ends here"""
+_Place = tuple[int, frozenset[tuple[int, Any]]]
+"""a node, and what is to come: (number of a look-ahead, state of its automaton)"""
+
+
+class _Places(NamedTuple):
+    at: frozenset[_Place]
+    behind: tuple[Any, ...]
+    """of the automata of what is looked behind for"""
+
+
+_NOWHERE = _Places(frozenset(), ())
+
+
+class Looking:
+    """A tree that looks around."""
+
+    def __init__(self, tree: Tree, alphabet: Alphabet) -> None:
+        self._nfa = nfa = _Nfa(tree)
+        self._alphabet = alphabet
+        self._ahead: dict[int, Part] = {}
+        self._behind: dict[int, tuple[int, Part]] = {}
+        """with the place of its state in those of all"""
+        for number, (kind, inner, _) in enumerate(nfa.looks):
+            if holds(inner, *(("end", "look") if kind == "behind" else ("start", "behind"))):
+                raise UnsupportedPatternError("it looks around within what it looks for")
+            if kind == "behind":
+                part = part_of(("cat", (inner, ("end",))), alphabet)
+                self._behind[number] = len(self._behind), part
+            else:
+                self._ahead[number] = part_of(("cat", (("start",), inner)), alphabet)
+        self._always = _Places(frozenset([(nfa.final, frozenset())]), ())
+        self._rows: Made[_Places, list[tuple[int, _Places]]] = Made(
+            lambda state: [(1 << kind, self.step(state, kind)) for kind in range(len(alphabet))]
+        )
+        behind = tuple([part.initial for _, part in self._behind.values()])
+        self.initial = self._closure([(nfa.first, frozenset())], behind, at_start=True)
+
+    def _closure(self, places: Iterable[_Place], behind: tuple[Any, ...], at_start: bool = False) -> _Places:
+        nfa = self._nfa
+        seen, stack = set(places), list(places)
+        while stack:
+            node, owed = stack.pop()
+            for target, guard in nfa.empty[node]:
+                after = owed
+                if guard == "end":
+                    after = owed | {_End}
+                elif guard == "start":
+                    if not at_start:
+                        continue
+                elif isinstance(guard, int):
+                    wanted = nfa.looks[guard][2]
+                    if guard in self._behind:
+                        slot, part = self._behind[guard]
+                        if part.accepts(behind[slot]) != wanted:
+                            continue
+                    else:
+                        part = self._ahead[guard]
+                        fixed = part.fixed(part.initial)
+                        if fixed is None:
+                            after = owed | {(guard, part.initial)}
+                        elif fixed != wanted:
+                            continue
+                if (target, after) not in seen:
+                    seen.add((target, after))
+                    stack.append((target, after))
+            if len(seen) > _MAX_PLACES * 10:
+                raise UnsupportedPatternError("it looks around in too many places at once")
+        owed_at: dict[int, list[frozenset[tuple[int, Any]]]] = {}
+        for node, owed in seen:
+            if nfa.moves[node] or node == nfa.final:
+                owed_at.setdefault(node, []).append(owed)
+        if frozenset() in owed_at.get(nfa.final, ()):
+            return self._always
+        # Who owes more than another one at the same node adds nothing.
+        left = [
+            (node, one)
+            for node, some in owed_at.items()
+            for one in some
+            if len(some) == 1 or not any(other < one for other in some)
+        ]
+        if len(left) > _MAX_PLACES:
+            raise UnsupportedPatternError("it looks around in too many places at once")
+        return _Places(frozenset(left), behind) if left else _NOWHERE
+
+    def step(self, state: _Places, kind: int) -> _Places:
+        if state in (self._always, _NOWHERE):
+            return state
+        nfa, kinds_of = self._nfa, self._alphabet.kinds_of
+        places = set[_Place]()
+        after: dict[frozenset[tuple[int, Any]], frozenset[tuple[int, Any]] | None] = {}
+        for node, owed in state.at:
+            if owed not in after:
+                after[owed] = self._paid(owed, kind)
+            left = after[owed]
+            if left is not None:
+                places.update((target, left) for ranges, target in nfa.moves[node] if kinds_of[ranges] >> kind & 1)
+        behind = tuple([part.step(state.behind[slot], kind) for slot, part in self._behind.values()])
+        return self._closure(places, behind)
+
+    def _paid(self, owed: frozenset[tuple[int, Any]], kind: int) -> frozenset[tuple[int, Any]] | None:
+        """What is left to come behind a character; None if it is not what was to come."""
+        left = set[tuple[int, Any]]()
+        for number, state in owed:
+            if number < 0:
+                return None
+            part = self._ahead[number]
+            after = part.step(state, kind)
+            fixed = part.fixed(after)
+            if fixed is None:
+                left.add((number, after))
+            elif fixed != self._nfa.looks[number][2]:
+                return None
+        return frozenset(left)
+
+    def row(self, state: _Places) -> list[tuple[int, _Places]]:
+        return self._rows[state]
+
+    def accepts(self, state: _Places) -> bool:
+        final, looks = self._nfa.final, self._nfa.looks
+        return any(
+            node == final
+            and all(number < 0 or self._ahead[number].accepts(at) == looks[number][2] for number, at in owed)
+            for node, owed in state.at
+        )
+
+    def fixed(self, state: _Places) -> bool | None:
+        return True if state == self._always else None if state.at else False
