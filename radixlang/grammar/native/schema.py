@@ -22,6 +22,7 @@ from radixlang.grammar.native.strings import (
     NOT_PLAIN,
     Language,
     Strings,
+    check_some,
     counted,
     key_terms,
     language,
@@ -90,7 +91,7 @@ class Builder:
             for one, at in taken.patterns:
                 self._string_at(one, at)
             for terms, at in taken.keys:
-                self._language(terms, None, at)
+                self._language(terms, at)
             return self._value(taken, schema, follow)
         except RecursionError:
             raise Unsuitable("it is nested too deeply") from None
@@ -205,7 +206,8 @@ class Builder:
             repeated = _repeated_set(schema)
         if repeated is None:
             terms, most = terms_of(schema, at), most_of(schema)
-            found = self._language(terms, most, at)
+            found = self._language(terms, at)
+            check_some(found, most, at)
             if most is not None:
                 self._count(counted(found, most, MAX_COUNTED))
             first = self._strings_of(found, most, end)
@@ -222,8 +224,8 @@ class Builder:
         self._strings[key] = first
         return first
 
-    def _language(self, terms: Terms, most: int | None, at: str) -> Language:
-        found = language(terms, most, self._lost, at)
+    def _language(self, terms: Terms, at: str) -> Language:
+        found = language(terms, self._lost, at)
         self._patterns[terms] = len(found.ends)
         if sum(self._patterns.values()) > MAX_PATTERN_STATES:
             raise Unsuitable(f"its patterns need more than {MAX_PATTERN_STATES:,} states")
@@ -438,11 +440,11 @@ class Builder:
         for source, terms in fitting.items():
             if taken.may_be(schema["patternProperties"][source]):
                 value = self.text(": ", self._value(taken, schema["patternProperties"][source], behind))
-                ways.append(self._strings_of(self._language(terms, None, ""), None, self.text('"', value)))
+                ways.append(self._keys_of(terms, value))
         if taken.may_be(others):
             value = self.text(": ", self._value(taken, others, behind))
             if rest:
-                ways.append(self._strings_of(self._language(rest, None, ""), None, self.text('"', value)))
+                ways.append(self._keys_of(rest, value))
             else:
                 loop, declared = self.free(), self.automaton.node()
                 self.automaton.free[loop] += (self._character(ANY, loop), self.text('"', value))
@@ -453,6 +455,11 @@ class Builder:
         keys = self.text('"', self.free(*ways))
         self.automaton.free[behind] += (self.text(", ", keys),)
         return keys
+
+    def _keys_of(self, terms: Terms, value: int) -> int:
+        """The rest of a key that fulfils some terms, and its value; there may be no such key."""
+        found = self._language(terms, "")
+        return self.free() if found.none else self._strings_of(found, None, self.text('"', value))
 
     _kinds: ClassVar[dict[str, Callable[[Builder, Taken, dict[str, Any], int], int]]] = {
         "null": _null,

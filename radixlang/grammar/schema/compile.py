@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from radixlang.grammar.errors import GrammarError
 from radixlang.grammar.schema import pattern
 from radixlang.grammar.schema.assertions import shape_of
+from radixlang.grammar.schema.automaton import Terms
 from radixlang.grammar.schema.combinators import COMBINATORS
 from radixlang.grammar.schema.document import Document, Node, malformed
 from radixlang.grammar.schema.exclusion import Traits
@@ -62,8 +63,12 @@ class _TooManyError(Exception):
 class Compiler:
     """Expands the states of one document; results are kept."""
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: Document, looks: bool = False) -> None:
+        """`looks`: patterns may be written with look-arounds where they cannot be without."""
         self.document = document
+        self._looks = looks
+        self.looked = False
+        """whether one is"""
         self.warnings: dict[str, None] = {}
         self._expanded: dict[frozenset[Literal], list[Shape]] = {}
         self._empty: dict[frozenset[Literal], bool] = {}
@@ -88,6 +93,27 @@ class Compiler:
                 "its subschemas combine in too many ways; simplify allOf, anyOf, oneOf or patternProperties.",
                 pointer="",
             )
+
+    # ---- patterns
+
+    def readable(self, source: str) -> bool:
+        """Whether `pattern_of` states a pattern."""
+        return pattern.readable(source) or (self._looks and pattern.followed(source))
+
+    def pattern_of(self, terms: Terms) -> str:
+        """One pattern for some strings.
+
+        Raises:
+            UnsupportedPatternError: none can be written.
+        """
+        try:
+            return pattern.Language(terms).source()
+        except pattern.UnsupportedPatternError:
+            if not self._looks:
+                raise
+        written = pattern.Language(terms).looking()
+        self.looked = True
+        return written
 
     # ---- states
 
@@ -167,9 +193,12 @@ class Compiler:
     @staticmethod
     def no_string(term: Str) -> bool:
         """Whether the patterns and the bounds of the length leave no string, as far as can be told."""
-        if len(term.terms) + (term.low > 0 or term.high is not None) < 2 or not term.terms:
+        if not term.terms:
             return False
         try:
+            alone = len(term.terms) == 1 and not term.low and term.high is None
+            if alone and not pattern.looking(term.terms[0][0]):
+                return False  # which is nearly always right
             return pattern.Language(term.terms).empty(term.low, term.high)
         except pattern.UnsupportedPatternError:
             return False
