@@ -134,13 +134,15 @@ class _Nfa:
     """Thompson's construction. Empty moves may have a guard: `start` and `end` for the two anchors, the number of
     a look-around in `looks`."""
 
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree: Tree, searching: bool = True) -> None:
+        """`searching`: the tree may begin anywhere."""
         self.empty: list[list[tuple[int, str | int]]] = []
         self.moves: list[list[tuple[Ranges, int]]] = []
         self.looks: list[Tree] = []
         self.first = self._node()
         self.final = self._add(tree, self.first)
-        self.moves[self.first].append((ANY, self.first))
+        if searching:
+            self.moves[self.first].append((ANY, self.first))
         self.moves[self.final].append((ANY, self.final))
         self._leave_out()
 
@@ -306,26 +308,38 @@ _NOWHERE = _Places(frozenset(), ())
 class Looking:
     """A tree that looks around."""
 
-    def __init__(self, tree: Tree, alphabet: Alphabet) -> None:
-        self._nfa = nfa = _Nfa(tree)
+    def __init__(self, tree: Tree, alphabet: Alphabet, searching: bool = True) -> None:
+        """`searching`: the tree may begin anywhere; not only where `begin` is called."""
+        self._nfa = nfa = _Nfa(tree, searching)
         self._alphabet = alphabet
+        self.history: list[Part] = []
+        """what is followed from the start of the text, for look-aheads as well"""
         self._ahead: dict[int, Part] = {}
-        self._behind: dict[int, tuple[int, Part]] = {}
-        """with the place of its state in those of all"""
+        self._slots: dict[int, int] = {}
+        """of each look-around that has a history: where its states begin in those of all"""
         for number, (kind, inner, _) in enumerate(nfa.looks):
-            if holds(inner, *(("end", "look") if kind == "behind" else ("start", "behind"))):
-                raise UnsupportedPatternError("it looks around within what it looks for")
             if kind == "behind":
-                part = part_of(("cat", (inner, ("end",))), alphabet)
-                self._behind[number] = len(self._behind), part
+                if holds(inner, "end", "look"):
+                    raise UnsupportedPatternError("it looks ahead within what it looks behind for")
+                self._slots[number] = len(self.history)
+                self.history.append(part_of(("cat", (inner, ("end",))), alphabet))
+            elif holds(inner, "start", "behind"):
+                ahead = self._ahead[number] = Looking(inner, alphabet, searching=False)
+                self._slots[number] = len(self.history)
+                self.history += ahead.history
             else:
                 self._ahead[number] = part_of(("cat", (("start",), inner)), alphabet)
+            if len(self.history) > _MAX_PLACES:
+                raise UnsupportedPatternError("it looks behind in too many places")
         self._always = _Places(frozenset([(nfa.final, frozenset())]), ())
         self._rows: Made[_Places, list[tuple[int, _Places]]] = Made(
             lambda state: [(1 << kind, self.step(state, kind)) for kind in range(len(alphabet))]
         )
-        behind = tuple([part.initial for _, part in self._behind.values()])
-        self.initial = self._closure([(nfa.first, frozenset())], behind, at_start=True)
+        self.initial = self.begin(tuple([part.initial for part in self.history]), at_start=True)
+
+    def begin(self, behind: tuple[Any, ...], at_start: bool) -> _Places:
+        """The first state within a text: `behind` are the states of `history` there."""
+        return self._closure([(self._nfa.first, frozenset())], behind, at_start)
 
     def _closure(self, places: Iterable[_Place], behind: tuple[Any, ...], at_start: bool = False) -> _Places:
         nfa = self._nfa
@@ -340,16 +354,16 @@ class Looking:
                     if not at_start:
                         continue
                 elif isinstance(guard, int):
-                    wanted = nfa.looks[guard][2]
-                    if guard in self._behind:
-                        slot, part = self._behind[guard]
-                        if part.accepts(behind[slot]) != wanted:
+                    kind, _, wanted = nfa.looks[guard]
+                    if kind == "behind":
+                        slot = self._slots[guard]
+                        if self.history[slot].accepts(behind[slot]) != wanted:
                             continue
                     else:
-                        part = self._ahead[guard]
-                        fixed = part.fixed(part.initial)
+                        first = self._first(guard, behind, at_start)
+                        fixed = self._ahead[guard].fixed(first)
                         if fixed is None:
-                            after = owed | {(guard, part.initial)}
+                            after = owed | {(guard, first)}
                         elif fixed != wanted:
                             continue
                 if (target, after) not in seen:
@@ -374,6 +388,14 @@ class Looking:
             raise UnsupportedPatternError("it looks around in too many places at once")
         return _Places(frozenset(left), behind) if left else _NOWHERE
 
+    def _first(self, number: int, behind: tuple[Any, ...], at_start: bool) -> Any:
+        """The state in which a look-ahead begins."""
+        ahead = self._ahead[number]
+        if number not in self._slots or not isinstance(ahead, Looking):
+            return ahead.initial
+        slot = self._slots[number]
+        return ahead.begin(behind[slot : slot + len(ahead.history)], at_start)
+
     def step(self, state: _Places, kind: int) -> _Places:
         if state in (self._always, _NOWHERE):
             return state
@@ -386,7 +408,7 @@ class Looking:
             left = after[owed]
             if left is not None:
                 places.update((target, left) for ranges, target in nfa.moves[node] if kinds_of[ranges] >> kind & 1)
-        behind = tuple([part.step(state.behind[slot], kind) for slot, part in self._behind.values()])
+        behind = tuple([part.step(at, kind) for part, at in zip(self.history, state.behind, strict=True)])
         return self._closure(places, behind)
 
     def _paid(self, owed: frozenset[tuple[int, Any]], kind: int) -> frozenset[tuple[int, Any]] | None:
