@@ -132,18 +132,19 @@ class Product:
             yield state
 
     def _unfold(self, state: int) -> dict[int, Ranges]:
-        spans: list[tuple[int, tuple[Any, ...]]] = [(self._alphabet.all, ())]
+        spans: list[tuple[int, list[Any]]] = [(self._alphabet.all, [])]
         for (part, _), each in zip(self._parts, self._states[state], strict=True):
             row = part.row(each)
-            spans = [
-                (both, (*targets, target))
-                for span, targets in spans
-                for kinds, target in row
-                if (both := span & kinds)
-            ]
+            cut = []
+            for span, targets in spans:
+                first, *others = [(both, target) for kinds, target in row if (both := span & kinds)]
+                cut += [(both, [*targets, target]) for both, target in others]
+                targets.append(first[1])  # not copied, for there may be hundreds of parts
+                cut.append((first[0], targets))
+            spans = cut
         edges: dict[int, int] = {}
         for span, targets in spans:
-            if (number := self._index[targets]) >= 0:
+            if (number := self._index[tuple(targets)]) >= 0:
                 edges[number] = edges.get(number, 0) | span
         return {target: self._alphabet.ranges(kinds) for target, kinds in edges.items()}
 

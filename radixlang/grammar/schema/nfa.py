@@ -18,6 +18,7 @@ from radixlang.grammar.schema.regex import ANY, Tree, UnsupportedPatternError, h
 _MAX_NODES = 3_000
 _MAX_CUTS = 8_000  # between characters that the moves tell apart; Unicode's letters and digits have 1,500
 _MAX_KINDS = 500  # of characters
+_MAX_HISTORY = 64  # look-behinds of a tree; each is followed at every character
 _MAX_PLACES = 300  # of a text in a tree that looks around
 K = TypeVar("K")
 V = TypeVar("V")
@@ -329,7 +330,7 @@ class Looking:
                 self.history += ahead.history
             else:
                 self._ahead[number] = part_of(("cat", (("start",), inner)), alphabet)
-            if len(self.history) > _MAX_PLACES:
+            if len(self.history) > _MAX_HISTORY:
                 raise UnsupportedPatternError("it looks behind in too many places")
         self._always = _Places(frozenset([(nfa.final, frozenset())]), ())
         self._rows: Made[_Places, list[tuple[int, _Places]]] = Made(

@@ -112,15 +112,16 @@ class _Parser:
         while self.at < len(self.text) and self.text[self.at] not in "|)":
             if self.flags_here():
                 continue
+            in_group = self.peek("(") and not self.peek(("(?=", "(?!", "(?<=", "(?<!"))
             item = self.atom(depth)
-            items.append(self.quantified(item))
+            items.append(self.quantified(item, in_group))
         return items[0] if len(items) == 1 else ("cat", tuple(items))
 
-    def quantified(self, item: Tree) -> Tree:
+    def quantified(self, item: Tree, in_group: bool) -> Tree:
         bounds = self.quantifier()
         if bounds is None:
             return item
-        if item[0] in ("start", "end", "look", "behind"):
+        if item[0] in ("start", "end") or (item[0] in ("look", "behind") and not in_group):
             raise UnsupportedPatternError("an assertion is repeated")
         self.take("?")
         if self.at < len(self.text) and (self.text[self.at] in "*+?" or self.quantifier() is not None):
