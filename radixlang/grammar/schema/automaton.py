@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from radixlang.grammar.kept import kept
 from radixlang.grammar.ranges import Ranges
 from radixlang.grammar.schema.nfa import Alphabet, Made, Part, part_of, sets_of
-from radixlang.grammar.schema.regex import ANY, Tree, UnsupportedPatternError, parse, write_set
+from radixlang.grammar.schema.regex import ANY, Tree, UnsupportedPatternError, flat, parse, write_set
 
 _MAX_DFA = 64
 MAX_TEXT = 1_000  # characters of a pattern that is made here
@@ -63,7 +63,7 @@ def searches_of(trees: list[tuple[Tree, bool]]) -> Searches:
 
 def split(tree: Tree, wanted: bool) -> list[tuple[Tree, bool]]:
     """Take leading look-aheads out: `^(?!x)y` is "y from the start, and not x from the start"."""
-    parts = tree[1] if tree[0] == "cat" else ()
+    parts = flat(tree)
     if not wanted or parts[:1] != (("start",),):
         return [(tree, wanted)]
     rest = list(parts[1:])

@@ -19,6 +19,7 @@ _MAX_NODES = 3_000
 _MAX_CUTS = 8_000  # between characters that the moves tell apart; Unicode's letters and digits have 1,500
 _MAX_KINDS = 500  # of characters
 _MAX_HISTORY = 64  # look-behinds of a tree; each is followed at every character
+_MAX_WORK = 1_000_000  # steps of what a tree looks around for, a microsecond each
 _MAX_PLACES = 300  # of a text in a tree that looks around
 K = TypeVar("K")
 V = TypeVar("V")
@@ -333,9 +334,8 @@ class Looking:
             if len(self.history) > _MAX_HISTORY:
                 raise UnsupportedPatternError("it looks behind in too many places")
         self._always = _Places(frozenset([(nfa.final, frozenset())]), ())
-        self._rows: Made[_Places, list[tuple[int, _Places]]] = Made(
-            lambda state: [(1 << kind, self.step(state, kind)) for kind in range(len(alphabet))]
-        )
+        self._rows: Made[_Places, list[tuple[int, _Places]]] = Made(self._read)
+        self._work = 0
         self.initial = self.begin(tuple([part.initial for part in self.history]), at_start=True)
 
     def begin(self, behind: tuple[Any, ...], at_start: bool) -> _Places:
@@ -429,6 +429,13 @@ class Looking:
 
     def row(self, state: _Places) -> list[tuple[int, _Places]]:
         return self._rows[state]
+
+    def _read(self, state: _Places) -> list[tuple[int, _Places]]:
+        followed = len(self.history) + sum([1 + len(owed) for _, owed in state.at])
+        self._work += followed * len(self._alphabet)
+        if self._work > _MAX_WORK:
+            raise UnsupportedPatternError("it looks around in too many places")
+        return [(1 << kind, self.step(state, kind)) for kind in range(len(self._alphabet))]
 
     def accepts(self, state: _Places) -> bool:
         final, looks = self._nfa.final, self._nfa.looks
