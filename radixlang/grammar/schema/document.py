@@ -13,6 +13,7 @@ from urllib.parse import quote, unquote, urldefrag, urljoin
 import jsonschema_rs
 
 from radixlang.grammar.errors import GrammarError
+from radixlang.grammar.schema.checked import spelt_out
 
 MAX_DEPTH = 100  # nesting of the schema's JSON; libraries behind us recurse on it
 MAX_NODES = 50_000  # JSON values in the schema
@@ -163,9 +164,9 @@ class Document:
         """A jsonschema-rs validator of the node alone; `format` is asserted in every draft."""
         make = _VALIDATORS[node.draft]
         if node is self.root or not isinstance(node.schema, dict):
-            return make(node.schema, validate_formats=True)
+            return make(spelt_out(node.schema), validate_formats=True)
         if self._registry is None:
-            self._registry = jsonschema_rs.Registry([(self.root.base, self.schema)])
+            self._registry = jsonschema_rs.Registry([(self.root.base, spelt_out(self.schema))])
         place = f"{self.root.base}#{quote(node.pointer, safe='/~')}"
         return make({"$ref": place}, registry=self._registry, validate_formats=True)
 

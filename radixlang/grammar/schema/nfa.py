@@ -141,6 +141,8 @@ class _Nfa:
         self.empty: list[list[tuple[int, str | int]]] = []
         self.moves: list[list[tuple[Ranges, int]]] = []
         self.looks: list[Tree] = []
+        self._looks: dict[int | Tree, int] = {}
+        """their numbers, by what they are and, sooner found, by their identity"""
         self.first = self._node()
         self.final = self._add(tree, self.first)
         if searching:
@@ -183,11 +185,19 @@ class _Nfa:
                     start = self._add(inner, start)
             self.empty[start].append((end, ""))
         elif kind in ("look", "behind"):
-            self.looks.append(tree)
-            self.empty[start].append((end, len(self.looks) - 1))
+            self.empty[start].append((end, self._number_of(tree)))
         else:
             self.empty[start].append((end, kind))
         return end
+
+    def _number_of(self, look: Tree) -> int:
+        """Of a look-around; what is repeated has but one."""
+        number = self._looks.get(id(look))
+        if number is None:
+            number = self._looks[id(look)] = self._looks.setdefault(look, len(self.looks))
+            if number == len(self.looks):
+                self.looks.append(look)
+        return number
 
     def _leave_out(self) -> None:
         """Take moves out behind which the tree cannot be found any more."""
