@@ -32,7 +32,7 @@ from radixlang.grammar.native.strings import (
 )
 from radixlang.grammar.native.taken import MOST, STRING, Taken, bounds_of, is_any, kinds_of, scalar
 from radixlang.grammar.ranges import Ranges, without
-from radixlang.grammar.schema.automaton import Terms
+from radixlang.grammar.schema.automaton import MAX_WORK, Terms
 from radixlang.grammar.schema.regex import (
     ANY,
     UnsupportedPatternError,
@@ -67,8 +67,7 @@ class Builder:
         self.unbounded = False
         """numbers may have any number of digits, so that some are beyond a double"""
         self._counted = 0
-        self._patterns: dict[Terms, int] = {}
-        """states of their automata"""
+        self._patterns: dict[Terms, Language] = {}
         self._open: list[str] = []
         """references that are being followed"""
         self._called: dict[tuple[int, str], int] = {}
@@ -226,9 +225,11 @@ class Builder:
 
     def _language(self, terms: Terms, at: str) -> Language:
         found = language(terms, self._lost, at)
-        self._patterns[terms] = len(found.ends)
-        if sum(self._patterns.values()) > MAX_PATTERN_STATES:
+        self._patterns[terms] = found
+        if sum([len(one.ends) for one in self._patterns.values()]) > MAX_PATTERN_STATES:
             raise Unsuitable(f"its patterns need more than {MAX_PATTERN_STATES:,} states")
+        if sum([one.work for one in self._patterns.values()]) > MAX_WORK:
+            raise Unsuitable("its patterns look around in too many places")
         return found
 
     def _count(self, states: int) -> None:

@@ -39,6 +39,8 @@ class Language(NamedTuple):
     least: list[int | None]
     """of each state: characters to the nearest end; None: it has none"""
     ends: list[bool]
+    work: int = 0
+    """microseconds that it took to make, about"""
 
     @property
     def none(self) -> bool:
@@ -99,7 +101,9 @@ def language_of(terms: Terms, lost: Ranges) -> Language | UnsupportedPatternErro
     except UnsupportedPatternError as error:
         return error
     ways = [list(product.edges(state).items()) for state in product.states()]
-    return _held(ways, [product.accepting(state) for state in product.states()], union([*_NEVER, *lost]))
+    return _held(ways, [product.accepting(state) for state in product.states()], union([*_NEVER, *lost]))._replace(
+        work=product.work
+    )
 
 
 def _held(ways: list[list[tuple[int, Ranges]]], ends: list[bool], never: Ranges) -> Language:

@@ -13,6 +13,8 @@ from radixlang.grammar.schema.nfa import Alphabet, Made, Part, part_of, sets_of
 from radixlang.grammar.schema.regex import ANY, Tree, UnsupportedPatternError, flat, parse, write_set
 
 _MAX_DFA = 64
+MAX_WORK = 1_000_000
+"""microseconds, about, of one automaton"""
 MAX_TEXT = 1_000  # characters of a pattern that is made here
 SHORT = 1 << 12  # characters of patterns of which many results are kept; those of formats have up to 4,000
 
@@ -20,8 +22,8 @@ Terms = tuple[tuple[str, bool], ...]
 
 
 def size_of(terms: Terms) -> int:
-    """Characters of all patterns."""
-    return sum(len(source) for source, _ in terms)
+    """Characters of all patterns; what may look around counts for fifty, for it has an automaton of its own."""
+    return sum([len(source) + 50 * source.count("(?") for source, _ in terms])
 
 
 class Searches(NamedTuple):
@@ -91,6 +93,8 @@ class Product:
         self._index: Made[tuple[Any, ...], int] = Made(self._number)
         self._index[self._states[0]] = 0
         self._edges: dict[int, dict[int, Ranges]] = {}
+        self.work = 0
+        """microseconds that it has taken, about"""
 
     def accepting(self, state: int) -> bool:
         return all(
@@ -132,6 +136,11 @@ class Product:
             yield state
 
     def _unfold(self, state: int) -> dict[int, Ranges]:
+        self.work += sum(
+            [part.cost(each) for (part, _), each in zip(self._parts, self._states[state], strict=True)]
+        )
+        if self.work > MAX_WORK:
+            raise UnsupportedPatternError("it looks around in too many places")
         spans: list[tuple[int, list[Any]]] = [(self._alphabet.all, [])]
         for (part, _), each in zip(self._parts, self._states[state], strict=True):
             row = part.row(each)
@@ -142,6 +151,7 @@ class Product:
                 targets.append(first[1])  # not copied, for there may be hundreds of parts
                 cut.append((first[0], targets))
             spans = cut
+            self.work += len(spans) // 2
         edges: dict[int, int] = {}
         for span, targets in spans:
             if (number := self._index[tuple(targets)]) >= 0:

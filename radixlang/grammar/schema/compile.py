@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from radixlang.grammar.errors import GrammarError
 from radixlang.grammar.schema import pattern
 from radixlang.grammar.schema.assertions import shape_of
-from radixlang.grammar.schema.automaton import Terms
+from radixlang.grammar.schema.automaton import Terms, size_of
 from radixlang.grammar.schema.combinators import COMBINATORS
 from radixlang.grammar.schema.document import Document, Node, malformed
 from radixlang.grammar.schema.exclusion import Traits
@@ -45,6 +45,7 @@ MAX_STATES = 20_000  # states of one schema
 MAX_HOPS = 1_000  # references that only lead to another one
 MAX_WORK = 20_000_000  # in one schema, counted in steps of about 100 ns
 CONJUNCTION = 50  # such steps for each
+LOOK = 200  # for each character of a pattern with look-arounds, these counted as `size_of` does
 CHARACTER = 20  # for each that is matched with a pattern
 
 
@@ -67,6 +68,7 @@ class Compiler:
         """`looks`: patterns may be written with look-arounds where they cannot be without."""
         self.document = document
         self._looks = looks
+        self._read: set[str] = set()
         self.looked = False
         """whether one is"""
         self.warnings: dict[str, None] = {}
@@ -90,14 +92,22 @@ class Compiler:
         self._work += steps
         if self._work > MAX_WORK:
             raise GrammarError(
-                "its subschemas combine in too many ways; simplify allOf, anyOf, oneOf or patternProperties.",
+                "its subschemas combine in too many ways; simplify allOf, anyOf, oneOf, patternProperties or "
+                "patterns that look around.",
                 pointer="",
             )
 
     # ---- patterns
 
     def readable(self, source: str) -> bool:
-        """Whether `pattern_of` states a pattern."""
+        """Whether `pattern_of` states a pattern.
+
+        Raises:
+            GrammarError: it looks around, as so many do that this would take long.
+        """
+        if source not in self._read:
+            self._read.add(source)
+            self.spend(LOOK * size_of(((source, True),)) * ("(?" in source))
         return pattern.readable(source) or (self._looks and pattern.followed(source))
 
     def pattern_of(self, terms: Terms) -> str:

@@ -19,10 +19,11 @@ _MAX_NODES = 3_000
 _MAX_CUTS = 8_000  # between characters that the moves tell apart; Unicode's letters and digits have 1,500
 _MAX_KINDS = 500  # of characters
 _MAX_HISTORY = 64  # look-behinds of a tree; each is followed at every character
-_MAX_WORK = 1_000_000  # steps of what a tree looks around for, a microsecond each
 _MAX_PLACES = 300  # of a text in a tree that looks around
 K = TypeVar("K")
 V = TypeVar("V")
+_MAX_HELD = 50_000
+"""of `Looking.cost`, some 30 bytes each: of patterns that are kept"""
 _ENDS = 1
 """bit of a state of `Search`: the text may end here"""
 
@@ -109,6 +110,9 @@ class Part(Protocol):
     """A deterministic automaton that is unfolded on demand; its states are what it likes."""
 
     initial: Any
+
+    def cost(self, state: Any) -> int:
+        """Microseconds that a row takes to make, about; 0 where it is never much."""
 
     def step(self, state: Any, kind: int) -> Any:
         """The state behind a character."""
@@ -267,6 +271,9 @@ class Search:
     def step(self, state: int, kind: int) -> int:
         return self._after[sum([state & moves for kinds, moves in self._reads if kinds >> kind & 1])]
 
+    def cost(self, state: int) -> int:
+        return 0
+
     def row(self, state: int) -> list[tuple[int, int]]:
         return self._rows[state]
 
@@ -345,7 +352,8 @@ class Looking:
                 raise UnsupportedPatternError("it looks behind in too many places")
         self._always = _Places(frozenset([(nfa.final, frozenset())]), ())
         self._rows: Made[_Places, list[tuple[int, _Places]]] = Made(self._read)
-        self._work = 0
+        self._held = 0
+        """cost of the rows that are kept"""
         self.initial = self.begin(tuple([part.initial for part in self.history]), at_start=True)
 
     def begin(self, behind: tuple[Any, ...], at_start: bool) -> _Places:
@@ -437,14 +445,18 @@ class Looking:
                 return None
         return frozenset(left)
 
+    def cost(self, state: _Places) -> int:
+        followed = len(self.history) + sum([1 + len(owed) for _, owed in state.at])
+        return followed * len(self._alphabet)
+
     def row(self, state: _Places) -> list[tuple[int, _Places]]:
         return self._rows[state]
 
     def _read(self, state: _Places) -> list[tuple[int, _Places]]:
-        followed = len(self.history) + sum([1 + len(owed) for _, owed in state.at])
-        self._work += followed * len(self._alphabet)
-        if self._work > _MAX_WORK:
-            raise UnsupportedPatternError("it looks around in too many places")
+        self._held += self.cost(state)
+        if self._held > _MAX_HELD:
+            self._held = 0
+            self._rows.clear()
         return [(1 << kind, self.step(state, kind)) for kind in range(len(self._alphabet))]
 
     def accepts(self, state: _Places) -> bool:
