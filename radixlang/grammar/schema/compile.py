@@ -125,6 +125,19 @@ class Compiler:
         self.looked = True
         return written
 
+    def has_none(self, terms: Terms) -> bool:
+        """Whether no string fulfils some terms.
+
+        Raises:
+            UnsupportedPatternError: that is not known; where patterns may look around it does not matter.
+        """
+        try:
+            return pattern.Language(terms).empty()
+        except pattern.UnsupportedPatternError:
+            if not self._looks:
+                raise
+            return False
+
     # ---- states
 
     @property

@@ -163,14 +163,14 @@ def _regions(compiler: Compiler, sources: tuple[str, ...], allowed: Terms) -> li
         return [((sources[0], True),)] if _possible(sources[0]) else []
     pairs = itertools.combinations(sources, 2)
     compiler.spend(PAIR * len(sources) ** 2 // 2)
-    if not allowed and all(pattern.Language(((a, True), (b, True))).empty() for a, b in pairs):
+    if not allowed and all(compiler.has_none(((a, True), (b, True))) for a, b in pairs):
         return [((source, True),) for source in sources if _possible(source)]
     if len(sources) > 4:
         raise pattern.UnsupportedPatternError("too many overlapping patterns")
     out = []
     for signs in itertools.product((True, False), repeat=len(sources)):
         region = (*allowed, *zip(sources, signs, strict=True))
-        if (any(signs) or allowed) and not pattern.Language(region).empty():
+        if (any(signs) or allowed) and not compiler.has_none(region):
             out.append(region)
     return out
 
