@@ -111,3 +111,13 @@ def test_the_end_of_a_checked_value_is_taken_back_alone(engine) -> None:
     assert state.accept(engine.vocabulary.eos_ids[0])
     state.rollback(1 + len(tokens))
     assert takes(engine, state, "[2, 1]")
+
+
+@pytest.mark.parametrize("count", [300, 1_000])
+def test_objects_of_many_optional_properties(engine, vocabulary, count: int) -> None:
+    properties = {f"k{i}": {"type": "number", "multipleOf": 0.5} for i in range(count)}
+    schema = {"type": "object", "properties": properties, "additionalProperties": False}
+    state = engine.compile(GrammarSpec("json_schema", json.dumps(schema))).start()
+    for token in vocabulary.encode(f'{{"k7": 1.5, "k{count - 1}": 2}}'):
+        assert state.accept(token)
+    assert state.can_end
