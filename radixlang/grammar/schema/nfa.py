@@ -321,9 +321,7 @@ class Looking:
             else:
                 self._ahead[number] = part_of(("cat", (("start",), inner)), alphabet)
         self._always = _Places(frozenset([(nfa.final, frozenset())]), ())
-        self._rows: Made[_Places, list[tuple[int, _Places]]] = Made(
-            lambda state: [(1 << kind, self.step(state, kind)) for kind in range(len(alphabet))]
-        )
+        self._rows: Made[_Places, list[tuple[int, _Places]]] = Made(self._read)
         behind = tuple([part.initial for _, part in self._behind.values()])
         self.initial = self._closure([(nfa.first, frozenset())], behind, at_start=True)
 
@@ -406,6 +404,19 @@ class Looking:
 
     def row(self, state: _Places) -> list[tuple[int, _Places]]:
         return self._rows[state]
+
+    def _read(self, state: _Places) -> list[tuple[int, _Places]]:
+        if state in (self._always, _NOWHERE):
+            return [(self._alphabet.all, state)]
+        told = {self._alphabet.kinds_of[ranges] for node, _ in state.at for ranges, _ in self._nfa.moves[node]}
+        for number, at in {each for _, owed in state.at for each in owed if each != _End}:
+            told.update(kinds for kinds, _ in self._ahead[number].row(at))
+        for slot, part in self._behind.values():
+            told.update(kinds for kinds, _ in part.row(state.behind[slot]))
+        alike = [self._alphabet.all]  # kinds that nothing here tells apart
+        for kinds in told:
+            alike = [some for each in alike for some in (each & kinds, each & ~kinds) if some]
+        return [(some, self.step(state, some.bit_length() - 1)) for some in alike]
 
     def accepts(self, state: _Places) -> bool:
         final, looks = self._nfa.final, self._nfa.looks
