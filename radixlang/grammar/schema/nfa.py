@@ -21,6 +21,8 @@ _MAX_KINDS = 500  # of characters
 _MAX_PLACES = 300  # of a text in a tree that looks around
 K = TypeVar("K")
 V = TypeVar("V")
+_KEPT = 4_096
+"""steps of one automaton that are kept: texts of clients may lead through ever new states"""
 _ENDS = 1
 """bit of a state of `Search`: the text may end here"""
 
@@ -92,14 +94,18 @@ def sets_of(tree: Tree) -> Iterator[Ranges]:
 
 
 class Made(dict[K, V]):
-    """A mapping that is filled while it is asked."""
+    """A mapping that is filled while it is asked, and forgets all when it has `most`."""
 
-    def __init__(self, make: Callable[[K], V]) -> None:
+    def __init__(self, make: Callable[[K], V], most: int | None = None) -> None:
         super().__init__()
         self._make = make
+        self._most = most
 
     def __missing__(self, key: K) -> V:
-        value = self[key] = self._make(key)
+        value = self._make(key)
+        if len(self) == self._most:
+            self.clear()
+        self[key] = value
         return value
 
 
@@ -225,7 +231,7 @@ class Search:
         """(kinds, the moves that read just these)"""
         self._always = self._bits[nfa.final] | _ENDS
         self._follow: list[int] = [-1] * len(nfa.moves)
-        self._after: Made[int, int] = Made(self._behind)
+        self._after: Made[int, int] = Made(self._behind, _KEPT)
         self._rows: Made[int, list[tuple[int, int]]] = Made(self._read)
         self.initial = self._closure(nfa.first, "start")
 
