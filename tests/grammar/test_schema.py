@@ -114,7 +114,7 @@ def test_meaning_is_kept(schema: Any, right: list[Any], wrong: list[Any]) -> Non
         ({"$ref": 5}, "", "$ref"),
         ({"items": {"$ref": "http://["}}, "/items", "$ref"),
         ({"$id": "http://[", "type": "null"}, "", "$id"),
-        ({"$schema": "nope"}, "", "$schema"),
+        ({"$schema": "http://json-schema.org/draft-03/schema#"}, "", "$schema"),
         ({"items": {"const": 1, "exclusiveMinimum": True}}, "/items", "exclusiveMinimum"),
         ({"type": "object", "propertyNames": 5}, "", "propertyNames"),
         ({"if": 5}, "", "if"),
@@ -208,6 +208,30 @@ def test_what_has_no_effect_is_said() -> None:
     schema = {"$schema": DRAFT7, "dependentRequired": {"a": ["b"]}, "requird": ["a"], "format": "colour"}
     warned = " ".join(normalise(schema).warnings)
     assert all(word in warned for word in ("dependentRequired", "requird", "colour"))
+
+
+@pytest.mark.parametrize(
+    ("name", "draft"),
+    [
+        ("https://json-schema.org/draft-04/schema", 4),
+        ("http://json-schema.org/draft-04/hyper-schema#", 4),
+        ("https://json-schema.org/draft-07/schema#", 7),
+        ("http://json-schema.org/draft/2019-09/schema#", 2019),
+        ("http://json-schema.org/schema#", 2020),
+        ("https://json-schema.org/schema", 2020),
+        ("http://example.com/a-dialect-of-our-own#", 2020),
+        ("./dialect.json", 2020),
+    ],
+)
+def test_drafts_are_known_by_all_their_names(name: str, draft: int) -> None:
+    found = normalise({"$schema": name, "dependentRequired": {"a": ["b"]}, "items": {"uniqueItems": True}})
+    said = any("dependentRequired" in warning for warning in found.warnings)
+    assert said == (draft < 2019)
+    assert any("no known draft" in warning for warning in found.warnings) == ("dialect" in name)
+    assert found.checks is not None
+    item = found.checks.item(found.checks.root, 0)  # validated as one of a draft that the library knows
+    assert found.checks.valid(item, [1])
+    assert not found.checks.valid(item, [1, 1])
 
 
 def test_key_order_is_that_of_the_schema() -> None:

@@ -65,6 +65,8 @@ class Compiler:
     def __init__(self, document: Document) -> None:
         self.document = document
         self.warnings: dict[str, None] = {}
+        if document.foreign:
+            self.warnings[f"#/$schema: no known draft; read as draft {document.draft}."] = None
         self._expanded: dict[frozenset[Literal], list[Shape]] = {}
         self._empty: dict[frozenset[Literal], bool] = {}
         self._negations: dict[Node, Choice] = {}
