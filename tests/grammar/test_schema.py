@@ -26,6 +26,10 @@ def rewritten(schema: Any) -> Any:
     return jsonschema_rs.Draft202012Validator(normalised.schema)
 
 
+def _closed(**properties: Any) -> Any:
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
 @pytest.mark.parametrize(
     ("schema", "right", "wrong"),
     [
@@ -50,6 +54,21 @@ def rewritten(schema: Any) -> Any:
         ({"type": "object", "$ref": "#/$defs/t", "required": ["c"], "$defs": {"t": {"properties": {"c": {
             "$ref": "#/$defs/t"}}, "minProperties": 0}}}, [{"c": {}}, {"c": {"c": 1}}], [{}]),
         ({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}, [{"a": 1}], [{"a": 1, "b": 1}, {}, 3]),
+        ({"oneOf": [_closed(a={}, c={"type": "null"}), _closed(b={}, c={"type": "null"})]},
+         [{"a": 1}, {"b": 1, "c": None}, {"a": 1, "c": None}], [{}, {"c": None}, {"a": 1, "b": 1}, {"c": 1}]),
+        ({"oneOf": [_closed(a={}, c={"type": "null"}), _closed(c={}), _closed(b={}, c={})]},
+         [{"a": 1}, {"b": 1}, {"b": 1, "c": 1}], [{}, {"c": None}, {"c": 1}, {"a": 1, "b": 1}]),
+        ({"oneOf": [_closed(a={}) | {"required": ["a"]}, _closed(b={}) | {"patternProperties": {"^x": {}}}]},
+         [{"a": 1}, {}, {"b": 1}, {"x": 1}], [{"a": 1, "b": 1}, {"a": 1, "x": 1}, {"c": 1}]),
+        ({"allOf": [_closed(a={}, xa={})], "not": _closed(b={}) | {"patternProperties": {"^x": {}}}},
+         [{"a": 1}, {"a": 1, "xa": 1}], [{}, {"xa": 1}, {"a": 1, "x": 1}]),
+        ({"allOf": [_closed(a={"type": ["string", "null"]}, b={})],
+          "not": {"type": "object", "properties": {"b": {}}, "additionalProperties": {"type": "null"}}},
+         [{"a": "x"}, {"a": "x", "b": 1}], [{}, {"a": None}, {"b": 1}, {"c": 1}]),
+        ({"oneOf": [{"type": "array", "items": {"const": "a"}}, {"type": "array", "items": {"type": "object"}}]},
+         [["a"], [{}, {}]], [[], ["a", {}], [1]]),
+        ({"oneOf": [{"type": "array", "items": {"enum": ["a", "b"]}}, {"type": "array", "items": {"const": "c"}}]},
+         [["a", "b"], ["c", "c"]], [[], ["a", "c"], ["d"]]),
         ({"not": {"type": "object", "required": ["a"]}}, [{}, 1], [{"a": 1}]),
         ({"not": {"enum": [1, "a", None, True, {}]}},
          [2, 0.5, "b", False, [], {"a": 1}], [1, "a", None, True, {}]),
@@ -193,6 +212,12 @@ def test_the_impossible_in_one_of_several_ways_is_left_out() -> None:
     ("schema", "pointer", "keyword"),
     [
         ({"properties": {"a": {"uniqueItems": True}}}, "/properties/a", "uniqueItems"),
+        ({"not": {"properties": {"a": {}}, "additionalProperties": False}}, "/not", "additionalProperties"),
+        (
+            {"type": "object", "not": {"additionalProperties": False, "patternProperties": {"(?R)": {}}}},
+            "/not",
+            "additionalProperties",
+        ),
         ({"items": {"type": "number", "multipleOf": 123457}}, "/items", "multipleOf"),
         ({"anyOf": [{"type": "array", "contains": {"const": 1}}]}, "/anyOf/0", "contains"),
         ({"type": "string", "format": "regex"}, "", "format"),
