@@ -30,6 +30,11 @@ def _closed(**properties: Any) -> Any:
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
+def _named(name: str, **properties: Any) -> Any:
+    properties["k"] = {"enum": [name]}
+    return {"properties": properties, "additionalProperties": False, "required": list(properties)}
+
+
 @pytest.mark.parametrize(
     ("schema", "right", "wrong"),
     [
@@ -69,6 +74,11 @@ def _closed(**properties: Any) -> Any:
          [["a"], [{}, {}]], [[], ["a", {}], [1]]),
         ({"oneOf": [{"type": "array", "items": {"enum": ["a", "b"]}}, {"type": "array", "items": {"const": "c"}}]},
          [["a", "b"], ["c", "c"]], [[], ["a", "c"], ["d"]]),
+        # The branches exclude one another as objects, and all allow what is none.
+        ({"oneOf": [_named("a", b={"minLength": 1}, c={"minLength": 2}), _named("b", b={"pattern": "x"}, d={}),
+                    _named("c", b={"type": "null"}, c={"pattern": "y"})]},
+         [{"k": "a", "b": "1", "c": "22"}, {"k": "b", "b": "x", "d": 1}, {"k": "c", "b": None, "c": "y"}],
+         [1, None, {"k": "d"}, {"k": "a"}]),
         ({"not": {"type": "object", "required": ["a"]}}, [{}, 1], [{"a": 1}]),
         ({"not": {"enum": [1, "a", None, True, {}]}},
          [2, 0.5, "b", False, [], {"a": 1}], [1, "a", None, True, {}]),

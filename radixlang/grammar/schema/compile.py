@@ -154,6 +154,15 @@ class Compiler:
             found = self._empty[key] = all(self._is_empty_shape(shape) for shape in self.expand(state))
         return found
 
+    def possible(self, state: State) -> list[Shape]:
+        """The shapes of a state without the types of which, as far as they tell, there is no value."""
+        found = []
+        for shape in self.expand(state):
+            found.append(
+                shape if "values" in shape else {k: t for k, t in shape.items() if not self._is_empty_term(t)}
+            )
+        return found
+
     def _is_empty_shape(self, shape: Shape) -> bool:
         return "values" not in shape and all(self._is_empty_term(term) for term in shape.values())
 
