@@ -31,7 +31,7 @@ def _closed(**properties: Any) -> Any:
 
 
 def _named(name: str, **properties: Any) -> Any:
-    properties["k"] = {"enum": [name]}
+    properties = {"k": {"enum": [name]}, **properties}
     return {"properties": properties, "additionalProperties": False, "required": list(properties)}
 
 
@@ -267,6 +267,40 @@ def test_drafts_are_known_by_all_their_names(name: str, draft: int) -> None:
     item = found.checks.item(found.checks.root, 0)  # validated as one of a draft that the library knows
     assert found.checks.valid(item, [1])
     assert not found.checks.valid(item, [1, 1])
+
+
+@pytest.mark.parametrize("required", [["k"], []])
+@pytest.mark.parametrize("stated", [{"enum": [f"k{n}" for n in range(30)]}, {"type": "string"}])
+@pytest.mark.parametrize("test", [{}, {"required": ["k"]}])
+def test_unions_told_apart_by_if_are_exact(required: list[str], stated: Any, test: Any) -> None:
+    kinds = [f"k{n}" for n in range(30)]
+    branches = [
+        {
+            "if": {"properties": {"k": {"const": kind}}, **test},
+            "then": {"properties": {f"of_{kind}": {"type": "null"}}, "required": [f"of_{kind}"]},
+        }
+        for kind in kinds
+    ]
+    schema = {"type": "object", "properties": {"k": stated}, "required": required, "allOf": branches}
+    theirs, ours = jsonschema_rs.Draft202012Validator(schema), rewritten(schema)
+    all_of_them = {f"of_{kind}": None for kind in kinds}
+    for value in (
+        {"k": "k3", "of_k3": None}, {"k": "k29", "of_k29": None, "of_k3": 1}, {"k": "k3"}, {"k": "k3", "of_k3": 1},
+        {"k": "k3", "of_k4": None}, {"k": "other"}, {}, all_of_them, {"k": "k7", **all_of_them},
+    ):  # fmt: skip
+        assert ours.is_valid(value) == theirs.is_valid(value), value
+
+
+def test_one_of_with_a_discriminator_that_only_some_declare_is_exact() -> None:
+    kinds = [f"k{n}" for n in range(12)]
+    branches: list[Any] = [
+        {"properties": {"k": {"enum": [kind]}, "a": {"minimum": n}, "b": {"pattern": kind}}}
+        for n, kind in enumerate(kinds)
+    ]
+    schema = {"type": "object", "properties": {"k": {"enum": kinds}}, "required": ["k"], "oneOf": branches}
+    theirs, ours = jsonschema_rs.Draft202012Validator(schema), rewritten(schema)
+    for value in ({"k": "k3", "a": 5}, {"k": "k3", "a": 2}, {"k": "k11", "b": "k11"}, {"k": "k11", "b": "k1"}, {}):
+        assert ours.is_valid(value) == theirs.is_valid(value), value
 
 
 def test_key_order_is_that_of_the_schema() -> None:
