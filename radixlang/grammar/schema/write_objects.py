@@ -73,7 +73,7 @@ def _write(writing: Writing, term: Obj) -> list[Fragment]:
     rest: State = ()
     for part in term.parts:
         rest = join(rest, part.rest)
-    keys = _keys(compiler, term, rest)
+    keys = _keys(writing, term, rest)
     patterns, rest, notes = keys.regions, keys.rest, join(notes, keys.notes)
     states |= compiler.values(term, [name for name in keys.names if name not in states])
     required = tuple(term.required)
@@ -160,9 +160,9 @@ def _properties(
     return Fragment(schema, needs, children, notes)
 
 
-def _keys(compiler: Compiler, term: Obj, rest: State) -> _Keys:
+def _keys(writing: Writing, term: Obj, rest: State) -> _Keys:
     """How the keys that no `properties` declare split by pattern; `rest` is for those that none matches."""
-    never = compiler.never
+    compiler, never = writing.compiler, writing.compiler.never
     sources = tuple(dict.fromkeys(source for part in term.parts for source, _ in part.patterns))
     allowed: Terms = ()
     notes: Notes = ()
@@ -177,6 +177,8 @@ def _keys(compiler: Compiler, term: Obj, rest: State) -> _Keys:
             notes = tuple((node, next(iter(node.schema))) for node, _ in term.names)
     regions: dict[str, State] = {}
     try:
+        if not writing.patterns and (sources or allowed):
+            raise pattern.UnsupportedPatternError("patterns are left to the check")
         for signs in _regions(compiler, sources, allowed):
             state: State = ()
             for part in term.parts:
