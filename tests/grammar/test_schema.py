@@ -256,6 +256,7 @@ def test_what_has_no_effect_is_said() -> None:
         ("https://json-schema.org/schema", 2020),
         ("http://example.com/a-dialect-of-our-own#", 2020),
         ("./dialect.json", 2020),
+        ("http://json-schema.org/2019-09/no-dialect#", 2020),
     ],
 )
 def test_drafts_are_known_by_all_their_names(name: str, draft: int) -> None:

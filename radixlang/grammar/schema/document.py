@@ -29,8 +29,8 @@ _URIS = {
 }
 _NEWEST = 0
 _DRAFTS = {"-04/": 4, "-06/": 6, "-07/": 7, "/2019-09/": 2019, "/2020-12/": 2020, "": _NEWEST}
-_SITE = re.compile(r"https?://json-schema\.org/")
-_DRAFT = re.compile(_SITE.pattern + r"(?:draft(?=[-/]))?([-/0-9]*)(?:hyper-)?schema#?")
+_DRAFT = re.compile(r"https?://json-schema\.org/(?:draft(?=[-/]))?([-/0-9]*)(?:hyper-)?schema#?")
+_OLD = re.compile(r"https?://json-schema\.org/draft-0[0-3]/")
 _VALIDATORS: dict[int, Any] = {
     4: jsonschema_rs.Draft4Validator,
     6: jsonschema_rs.Draft6Validator,
@@ -229,10 +229,10 @@ class Document:
             return 2020
         stated = _draft_of(self.schema)
         self.foreign = stated is None and "$schema" in self.schema
-        if self.foreign and _SITE.match(str(self.schema["$schema"])):
+        if self.foreign and _OLD.match(str(self.schema["$schema"])):
             name = str(self.schema["$schema"])[:100]
             raise GrammarError(
-                f"{name!r} is no draft that is known; known are drafts 4, 6, 7, 2019-09 and 2020-12.",
+                f"{name!r} is too old; use draft 4, 6, 7, 2019-09 or 2020-12.",
                 pointer="",
                 keyword="$schema",
             )
