@@ -83,14 +83,6 @@ class LlguidanceEngine:
     def __init__(self, vocabulary: Vocabulary, limits: GrammarLimits) -> None:
         self.vocabulary = vocabulary
         self.bounds = limits
-        self.limits = LLParserLimits(
-            initial_lexer_fuel=limits.compile_fuel,
-            step_lexer_fuel=limits.step_fuel,
-            step_max_items=limits.step_items,
-            max_lexer_states=limits.lexer_states,
-            max_grammar_size=limits.max_grammar_size,
-            verbose_errors=False,
-        )
         self.tokenizer = LLTokenizer(
             TokenizerWrapper(_Words(vocabulary)),
             n_vocab=vocabulary.size,
@@ -191,8 +183,19 @@ class LlguidanceEngine:
         return sizes.stretch <= most
 
     def _grammar(self, text: str, kind: str, forces: bool = True) -> LlguidanceGrammar:
+        bounds = self.bounds
+        limits = LLParserLimits(
+            initial_lexer_fuel=bounds.compile_fuel,
+            step_lexer_fuel=bounds.step_fuel,
+            max_items_in_row=bounds.own_row_items if kind == "ebnf" else bounds.row_items,
+            step_max_items=bounds.step_items,
+            max_lexer_states=bounds.lexer_states,
+            max_grammar_size=bounds.max_grammar_size,
+            verbose_errors=False,
+        )
+
         def make() -> LLMatcher:
-            return LLMatcher(self.tokenizer, text, log_level=0, limits=self.limits)
+            return LLMatcher(self.tokenizer, text, log_level=0, limits=limits)
 
         matcher = make()
         if matcher.is_error():
@@ -473,6 +476,6 @@ class LlguidanceState:
         if self._matcher.is_error():
             log.info("a grammar's limits were reached: %s", _one_line(self._matcher.get_error()))
             raise GrammarFailure(
-                "The constraint became too complex while its text was generated; "
-                "use smaller repeats, shorter patterns or fewer alternatives."
+                "The constraint became too complex while its text was generated; use smaller repeats, "
+                "shorter patterns, fewer alternatives, or rules that can be read in one way only."
             )

@@ -134,3 +134,13 @@ def test_patterns_left_to_the_check_are_refused_where_that_is_asked_for(engine) 
     schema = {"type": "string", "pattern": "((/[a-z]+)*)/", "maxLength": 512}
     with pytest.raises(GrammarError, match=r"at #/pattern, .*refuses such schemas"):
         engine.compile(GrammarSpec("json_schema", json.dumps(schema), refuse_residual=True))
+
+
+@pytest.mark.parametrize("count", [300, 1_000])
+def test_objects_of_many_optional_properties(engine, vocabulary, count: int) -> None:
+    properties = {f"k{i}": {"type": "number", "multipleOf": 0.5} for i in range(count)}
+    schema = {"type": "object", "properties": properties, "additionalProperties": False}
+    state = engine.compile(GrammarSpec("json_schema", json.dumps(schema))).start()
+    for token in vocabulary.encode(f'{{"k7": 1.5, "k{count - 1}": 2}}'):
+        assert state.accept(token)
+    assert state.can_end
