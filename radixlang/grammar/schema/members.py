@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from radixlang.grammar.schema.compile import Compiler
 
 FEW = 4  # values of a member that decide between alternatives
-MANY = 64  # choices, of which more give too many alternatives in any case
+MANY = 64  # choices, or subschemas that say something of an object: more give too many alternatives in any case
 TRIED = 10  # steps of compile.MAX_WORK for an alternative or a value that is tried
 
 
@@ -29,7 +29,7 @@ class Members(NamedTuple):
 def narrow(compiler: Compiler, shape: Shape, choices: list[Choice]) -> tuple[Shape, list[Choice]]:
     """The shape without objects that cannot be, and the choices that it leaves open, without the alternatives that
     it contradicts; an empty shape where it contradicts all of a choice."""
-    if "object" not in shape or len(choices) > MANY:
+    if "object" not in shape or max(len(choices), len(shape["object"].parts)) > MANY:
         return shape, choices
     members = _members(compiler, shape["object"])
     if members is None:
