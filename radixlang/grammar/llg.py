@@ -45,6 +45,11 @@ _CONTROLS = re.compile(r"\\u00(?:[01][0-9a-f]|7f)")
 _OPTIONS = re.compile(r"^%llguidance\s*\{[^}]*\}", re.MULTILINE)
 _BUDGET = re.compile(r"precomputation failed|grammar\) too big|[lL]exer_fuel|max_grammar_size|symbols\.len\(\) <")
 """errors of the library that mean that a limit was passed"""
+UNCOMPARED = re.compile(
+    r"if regex is empty|patternProperty regexes|lookarounds not supported|circular references with sibling keys"
+)
+"""errors that mean that the library cannot compare patterns, has one with an anchor inside, or found that one of
+keys matches a declared key whose value refers to itself"""
 _SYMBOLS = (1 << 16) - 11
 """most symbols of its grammars, which it numbers with 16 bits"""
 _SPECIAL = 0xFF
@@ -106,12 +111,19 @@ class LlguidanceEngine:
     def schema(self, spec: GrammarSpec) -> Grammar:
         """A JSON schema: normalised, and what no grammar can state checked value by value."""
         from radixlang.grammar.residual import ResidualGrammar
-        from radixlang.grammar.schema import normalise_text
+        from radixlang.grammar.schema import normalise, normalise_text
 
         normalised = normalise_text(spec.text)
         check_residual(spec, normalised.places)
         try:
-            grammar = self.json(normalised.schema, spec.any_whitespace)
+            try:
+                grammar = self.json(normalised.schema, spec.any_whitespace)
+            except GrammarError as error:
+                if not UNCOMPARED.search(str(error)):
+                    raise
+                normalised = normalise(read_json(spec.text, spec.kind), patterns=False)
+                check_residual(spec, normalised.places)
+                grammar = self.json(normalised.schema, spec.any_whitespace)
         except GrammarError as error:
             if "Unsatisfiable schema" in str(error):  # more than the normaliser compares
                 sentence = "no value can fulfil it: its patterns, lengths or bounds contradict each other"
