@@ -136,14 +136,12 @@ class Product:
             yield state
 
     def _unfold(self, state: int) -> dict[int, Ranges]:
-        self.work += sum(
-            [part.cost(each) for (part, _), each in zip(self._parts, self._states[state], strict=True)]
-        )
-        if self.work > MAX_WORK:
-            raise UnsupportedPatternError("it looks around in too many places")
         spans: list[tuple[int, list[Any]]] = [(self._alphabet.all, [])]
         for (part, _), each in zip(self._parts, self._states[state], strict=True):
             row = part.row(each)
+            self.work += part.weight(each) * len(row)
+            if self.work > MAX_WORK:
+                raise UnsupportedPatternError("it looks around in too many places")
             cut = []
             for span, targets in spans:
                 first, *others = [(both, target) for kinds, target in row if (both := span & kinds)]

@@ -23,7 +23,9 @@ _MAX_PLACES = 300  # of a text in a tree that looks around
 K = TypeVar("K")
 V = TypeVar("V")
 _MAX_HELD = 50_000
-"""of `Looking.cost`, some 30 bytes each: of patterns that are kept"""
+"""of what rows follow, some 30 bytes each: patterns are kept"""
+_KEPT = 4_096
+"""steps of one automaton that are kept: texts of clients may lead through ever new states"""
 _ENDS = 1
 """bit of a state of `Search`: the text may end here"""
 
@@ -95,14 +97,18 @@ def sets_of(tree: Tree) -> Iterator[Ranges]:
 
 
 class Made(dict[K, V]):
-    """A mapping that is filled while it is asked."""
+    """A mapping that is filled while it is asked, and forgets all when it has `most`."""
 
-    def __init__(self, make: Callable[[K], V]) -> None:
+    def __init__(self, make: Callable[[K], V], most: int | None = None) -> None:
         super().__init__()
         self._make = make
+        self._most = most
 
     def __missing__(self, key: K) -> V:
-        value = self[key] = self._make(key)
+        value = self._make(key)
+        if len(self) == self._most:
+            self.clear()
+        self[key] = value
         return value
 
 
@@ -111,8 +117,8 @@ class Part(Protocol):
 
     initial: Any
 
-    def cost(self, state: Any) -> int:
-        """Microseconds that a row takes to make, about; 0 where it is never much."""
+    def weight(self, state: Any) -> int:
+        """What is followed at once: microseconds of each step, about; 0 where it is never much."""
 
     def step(self, state: Any, kind: int) -> Any:
         """The state behind a character."""
@@ -243,7 +249,7 @@ class Search:
         """(kinds, the moves that read just these)"""
         self._always = self._bits[nfa.final] | _ENDS
         self._follow: list[int] = [-1] * len(nfa.moves)
-        self._after: Made[int, int] = Made(self._behind)
+        self._after: Made[int, int] = Made(self._behind, _KEPT)
         self._rows: Made[int, list[tuple[int, int]]] = Made(self._read)
         self.initial = self._closure(nfa.first, "start")
 
@@ -271,7 +277,7 @@ class Search:
     def step(self, state: int, kind: int) -> int:
         return self._after[sum([state & moves for kinds, moves in self._reads if kinds >> kind & 1])]
 
-    def cost(self, state: int) -> int:
+    def weight(self, state: int) -> int:
         return 0
 
     def row(self, state: int) -> list[tuple[int, int]]:
@@ -353,7 +359,7 @@ class Looking:
         self._always = _Places(frozenset([(nfa.final, frozenset())]), ())
         self._rows: Made[_Places, list[tuple[int, _Places]]] = Made(self._read)
         self._held = 0
-        """cost of the rows that are kept"""
+        """of all rows that are kept"""
         self.initial = self.begin(tuple([part.initial for part in self.history]), at_start=True)
 
     def begin(self, behind: tuple[Any, ...], at_start: bool) -> _Places:
@@ -445,19 +451,28 @@ class Looking:
                 return None
         return frozenset(left)
 
-    def cost(self, state: _Places) -> int:
-        followed = len(self.history) + sum([1 + len(owed) for _, owed in state.at])
-        return followed * len(self._alphabet)
+    def weight(self, state: _Places) -> int:
+        return len(self.history) + sum([1 + len(owed) for _, owed in state.at])
 
     def row(self, state: _Places) -> list[tuple[int, _Places]]:
         return self._rows[state]
 
     def _read(self, state: _Places) -> list[tuple[int, _Places]]:
-        self._held += self.cost(state)
+        if state in (self._always, _NOWHERE):
+            return [(self._alphabet.all, state)]
+        told = {self._alphabet.kinds_of[ranges] for node, _ in state.at for ranges, _ in self._nfa.moves[node]}
+        for number, at in {each for _, owed in state.at for each in owed if each != _End}:
+            told.update(kinds for kinds, _ in self._ahead[number].row(at))
+        for part, at in zip(self.history, state.behind, strict=True):
+            told.update(kinds for kinds, _ in part.row(at))
+        alike = [self._alphabet.all]  # kinds that nothing here tells apart
+        for kinds in told:
+            alike = [some for each in alike for some in (each & kinds, each & ~kinds) if some]
+        self._held += self.weight(state) * len(alike)
         if self._held > _MAX_HELD:
             self._held = 0
             self._rows.clear()
-        return [(1 << kind, self.step(state, kind)) for kind in range(len(self._alphabet))]
+        return [(some, self.step(state, some.bit_length() - 1)) for some in alike]
 
     def accepts(self, state: _Places) -> bool:
         final, looks = self._nfa.final, self._nfa.looks
