@@ -4,6 +4,7 @@ pattern for each (state elimination). Knows nothing of schemas, or of what is as
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from radixlang.grammar.ranges import Ranges
 from radixlang.grammar.schema.nfa import Alphabet, Made, Part, part_of, sets_of
 from radixlang.grammar.schema.regex import ANY, Tree, UnsupportedPatternError, flat, parse, write_set
 
+_LOOKS = re.compile(r"\(\?<?[=!]|\\[bB]")
 _MAX_DFA = 64
 MAX_WORK = 1_000_000
 """microseconds, about, of one automaton"""
@@ -22,8 +24,8 @@ Terms = tuple[tuple[str, bool], ...]
 
 
 def size_of(terms: Terms) -> int:
-    """Characters of all patterns; what may look around counts for fifty, for it has an automaton of its own."""
-    return sum([len(source) + 50 * source.count("(?") for source, _ in terms])
+    """Characters of all patterns; a look-around counts for fifty, for it has an automaton of its own."""
+    return sum([len(source) + 50 * len(_LOOKS.findall(source)) for source, _ in terms])
 
 
 class Searches(NamedTuple):

@@ -111,7 +111,8 @@ class Compiler:
         """
         if source not in self._read:
             self._read.add(source)
-            self.spend(LOOK * size_of(((source, True),)) * ("(?" in source))
+            size = size_of(((source, True),))
+            self.spend(LOOK * size if size > len(source) else 0)
         return pattern.readable(source) or (self._looks and pattern.followed(source))
 
     def pattern_of(self, terms: Terms) -> str:
