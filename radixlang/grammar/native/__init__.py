@@ -17,7 +17,7 @@ from radixlang.grammar.errors import GrammarError, GrammarFailure
 from radixlang.grammar.filling import Filling, alone, in_threads
 from radixlang.grammar.grammar import Grammar, Mask
 from radixlang.grammar.limits import GrammarLimits
-from radixlang.grammar.measure import Sizes, measure_lark, measure_schema
+from radixlang.grammar.measure import measure_lark, measure_schema
 from radixlang.grammar.native.dfa import Dfa, build, choice_dfa
 from radixlang.grammar.native.looking import looking_automaton
 from radixlang.grammar.native.machines import Choices, Expression, Machine
@@ -29,6 +29,7 @@ from radixlang.grammar.native.subsets import Subsets
 from radixlang.grammar.native.tag import MAX_TAG_WORK, TagBuilder
 from radixlang.grammar.native.trie import TokenTries, walker
 from radixlang.grammar.schema import Normalised, normalise_text
+from radixlang.grammar.schema.shortest import shortest_at_most
 from radixlang.grammar.spec import check_residual, read_choices, read_json
 from radixlang.grammar.structural_tag import format_of, to_lark
 from radixlang.grammar.vocabulary import Vocabulary
@@ -161,20 +162,23 @@ class NativeEngine:
         sizes = measure_lark(to_lark(written, self.vocabulary))  # says what is wrong with it
         builder = TagBuilder(self.writable, self.vocabulary.special)
         first_node = builder.format(format_of(written), builder.automaton.accept)
-        subsets = self._subsets(builder, first_node, written, sizes)
+        subsets = self._subsets(builder, first_node, written, sizes.least)
         subsets.explore_outside(MAX_TAG_WORK)
         return self._pushdown(subsets), None, False
 
     def _make_schema(self, normalised: Normalised) -> tuple[Pushdown, Normalised, bool]:
         builder = Builder(self.writable)
         first_node = builder.schema(normalised.schema, builder.automaton.accept)
-        subsets = self._subsets(builder, first_node, normalised.schema, measure_schema(normalised.schema))
+        least = shortest_at_most(normalised.schema)
+        if least > self.limits.max_least:
+            least = measure_schema(normalised.schema).least
+        subsets = self._subsets(builder, first_node, normalised.schema, least)
         return self._pushdown(subsets), normalised, builder.unbounded or normalised.checks is not None
 
-    def _subsets(self, builder: Builder, first_node: int, written: Any, sizes: Sizes) -> Subsets:
+    def _subsets(self, builder: Builder, first_node: int, written: Any, least: float) -> Subsets:
         from radixlang.grammar.llg import ESCAPES, json_options
 
-        if sizes.least > self.limits.max_least:
+        if least > self.limits.max_least:
             raise Unsuitable(f"its shortest text has more than {self.limits.max_least:,} bytes")
         if json_options(False, written)["json_allowed_escapes"] != ESCAPES:
             raise Unsuitable("it writes control characters")
