@@ -424,3 +424,59 @@ def test_real_schemas() -> None:
     assert len(refused) <= len(lines) * 0.01, refused
     assert residual <= len(lines) * 0.07
     assert not wrong
+
+
+DRAFTS = [
+    "http://json-schema.org/draft-04/schema#",
+    "http://json-schema.org/draft-06/schema#",
+    "http://json-schema.org/draft-07/schema#",
+    "https://json-schema.org/draft/2019-09/schema",
+    "https://json-schema.org/draft/2020-12/schema",
+]
+
+
+@pytest.mark.parametrize("uri", DRAFTS)
+@pytest.mark.parametrize("below", [False, True])
+def test_a_draft_s_own_schema_may_be_referred_to(uri: str, below: bool) -> None:
+    schema: Any = {"$ref": uri} if not below else {"properties": {"s": {"$ref": uri}}, "type": "object"}
+    schema["$schema"] = uri
+    written = normalise(schema)
+    reference = jsonschema_rs.validator_for(schema)
+    for value in (
+        {"type": "object"},
+        {"type": "nope"},
+        {"minLength": -1},
+        {"properties": {"a": {"type": 5}}},
+        {"properties": {"a": {"items": {"maximum": 3}}}},
+    ):
+        whole = {"s": value} if below else value
+        taken = accepts(library(written.schema), whole) and passes_check(written, whole)
+        assert taken == reference.is_valid(whole), whole
+
+
+def test_a_draft_s_own_schema_that_the_author_brings_is_his() -> None:
+    uri = "http://json-schema.org/draft-07/schema"
+    mine = {"$id": uri, "type": "integer"}
+    written = normalise({"$schema": uri + "#", "definitions": {"x": mine}, "allOf": [{"$ref": uri + "#"}]})
+    assert written.schema["type"] == "integer"
+
+
+def test_what_depends_on_where_it_is_entered_from_is_checked_as_a_whole() -> None:
+    """By itself the list's items are anything; entered from the root they are integers."""
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": "https://example.com/integers",
+        "$ref": "list",
+        "$defs": {
+            "item": {"$dynamicAnchor": "item", "type": "integer"},
+            "list": {
+                "$id": "list", "type": "object", "properties": {"items": {"items": {"$dynamicRef": "#item"}}},
+                "$defs": {"item": {"$dynamicAnchor": "item"}},
+            },
+        },
+    }  # fmt: skip
+    written, reference = normalise(schema), jsonschema_rs.validator_for(schema)
+    for value in ({"items": [1, 2]}, {"items": ["a"]}, {"items": [1, None]}, {}):
+        assert (accepts(library(written.schema), value) and passes_check(written, value)) == reference.is_valid(
+            value
+        )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 from urllib.parse import quote, unquote, urldefrag, urljoin
 
@@ -29,6 +29,7 @@ _URIS = {
     6: "http://json-schema.org/draft-06/schema#",
     4: "http://json-schema.org/draft-04/schema#",
 }
+_SCHEMAS = {urldefrag(uri)[0]: draft for draft, uri in _URIS.items()}
 _NEWEST = 0
 _DRAFTS = {"-04/": 4, "-06/": 6, "-07/": 7, "/2019-09/": 2019, "/2020-12/": 2020, "": _NEWEST}
 _DRAFT = re.compile(r"https?://json-schema\.org/(?:draft(?=[-/]))?([-/0-9]*)(?:hyper-)?schema#?")
@@ -82,11 +83,20 @@ class Document:
     def __init__(self, schema: Any) -> None:
         if not isinstance(schema, dict | bool):
             raise GrammarError("a schema must be an object, true or false.", pointer="")
-        names_parts = _check_size(schema)
+        names_parts, drafts = _check_size(schema)
         self.schema = schema
         self.foreign = False
         """whether `$schema` names a dialect that is unknown here, and so says nothing of the draft"""
         self.draft = self._find_draft()
+        place = "$defs" if self.draft >= 2019 else "definitions"
+        known = {
+            uri: part
+            for draft in drafts
+            if draft == self.draft or (draft in (6, 7) and self.draft != 4)
+            for uri, part in _metaschemas(draft).items()
+        }
+        if known and isinstance(schema, dict):
+            self.schema = schema = schema | {place: known | schema.get(place, {})}
         self._nodes: dict[int, Node] = {}
         self._resources: dict[str, Node] = {}
         self._anchors: dict[tuple[str, str], Node] = {}
@@ -97,7 +107,9 @@ class Document:
         self._resources[self.root.base] = self.root
         self._resources.setdefault(_ROOT, self.root)
         if names_parts:
-            self._index()
+            self._index([self.root])
+        # behind the author's own, which stand where both have a name
+        self._index([self.root.child(place, uri) for uri in known if schema[place][uri] is known[uri]])
 
     def known(self, schema: Any) -> Node | None:
         """The node of a subschema that has been met; there is none of a plain true or false."""
@@ -205,9 +217,8 @@ class Document:
                 base, draft = known.base, known.draft
         return self.node(value, pointer, base, draft)
 
-    def _index(self) -> None:
-        """Find the resources and anchors of all subschemas; only documents that name some need it."""
-        stack = [self.root]
+    def _index(self, stack: list[Node]) -> None:
+        """Find the resources and anchors of these and all subschemas; only documents that name some need it."""
         while stack:
             node = stack.pop()
             schema = node.schema
@@ -342,11 +353,21 @@ def _draft_of(schema: Any) -> int | None:
     return _DRAFTS.get(found[1]) if found else None
 
 
-def _check_size(schema: Any) -> bool:
+@cache
+def _metaschemas(draft: int) -> dict[str, Any]:
+    """What a draft says of schemas, itself a schema with parts, by their URIs."""
+    uri = _URIS[draft]
+    whole: dict[str, Any] = jsonschema_rs.bundle({"$schema": uri, "allOf": [{"$ref": uri}]})  # type: ignore[assignment]
+    found: dict[str, Any] = whole["$defs" if "$defs" in whole else "definitions"]
+    return found
+
+
+def _check_size(schema: Any) -> tuple[bool, set[int]]:
     """Enforce the limits without recursion; says whether any subschema may name itself (id or anchor), other than
-    the whole by its URI."""
+    the whole by its URI, and which drafts' own schemas are referred to."""
     nodes = chars = depth = 0
     named = False
+    drafts = set[int]()
     level = [schema]
     while level:
         depth += 1
@@ -357,6 +378,9 @@ def _check_size(schema: Any) -> bool:
         below: list[Any] = []
         for value in level:
             if isinstance(value, dict):
+                reference = value.get("$ref")
+                if isinstance(reference, str) and reference.startswith("http"):
+                    drafts.update([draft] if (draft := _SCHEMAS.get(urldefrag(reference)[0])) else [])
                 for key in value:
                     chars += len(key)
                     if key in _NAMES and not isinstance(value[key], dict):  # that would be a property
@@ -373,4 +397,4 @@ def _check_size(schema: Any) -> bool:
                 f"it is too large (limits: {MAX_NODES:,} values and {MAX_CHARS:,} characters).", pointer=""
             )
         level = below
-    return named
+    return named, drafts

@@ -31,7 +31,9 @@ class Obligations:
         self._due: dict[Node, bool] = {}
         self._validators: dict[Node, Any] = {}
         self.root: Nodes = self._closed([compiler.document.root])
-        self._whole = not all(self._has_validator(node) for node in self._residual)
+        self._whole = any(map(self._is_dynamic, self._residual)) or not all(
+            self._has_validator(node) for node in self._residual
+        )
 
     def _closed(self, nodes: list[Node]) -> Nodes:
         """The nodes and what applies in place with them."""
@@ -124,6 +126,11 @@ class Obligations:
         if self._whole:
             return tuple(node for node in nodes if node is self._compiler.document.root)
         return tuple(node for node in nodes if self._is_due(node))
+
+    def _is_dynamic(self, node: Node) -> bool:
+        """Whether what the node refers to depends on where it is entered from: alone it may say something else."""
+        refers = self._compiler.keywords(node).keys() & {"$dynamicRef", "$recursiveRef"}
+        return bool(refers) and self._compiler.document.resolve_dynamic(node) is None
 
     def _has_validator(self, node: Node) -> bool:
         """Whether the node can be validated on its own; if one cannot, only whole texts are checked."""
