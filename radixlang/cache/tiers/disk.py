@@ -42,7 +42,11 @@ ROOM = 0.9
 LOOK = 0.05
 """after writing this share of the limit the folder is looked through again: others write there too"""
 RETRY = 60.0
-"""seconds in which nothing is written after the disk was full"""
+"""seconds in which nothing is written after a disk that was full, or a folder that is another user's"""
+REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR)
+"""errors of writing that say nothing against reading"""
+ABSENT = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+"""there is no entry, or none that this user may read: other servers of the folder may be other users'"""
 
 
 class DiskStorage:
@@ -58,6 +62,10 @@ class DiskStorage:
         self._page_bytes = options.page_bytes
         self._limit = options.limit_bytes
         self._entry_bytes = HEADER_BYTES + options.page_bytes
+        if 0 < self._limit < self._entry_bytes:
+            raise ConfigError(
+                f"--cache-dir-size allows {self._limit:,} bytes, one page takes {self._entry_bytes:,}; raise it."
+            )
         self._mine = self._root / options.identity[:16].hex()
         self._writer = secrets.token_hex(4)  # process ids repeat where containers share a folder
         self._numbers = count()
@@ -65,8 +73,8 @@ class DiskStorage:
         self._total: int | None = None
         """bytes of all entries as far as we know, None before the first look"""
         self._since_look = 0
-        self._full_until = 0.0
-        self._told_full = False
+        self._unwritable_until = 0.0
+        self._told_unwritable = False
 
     @staticmethod
     def check(options: StorageOptions) -> None:
@@ -82,7 +90,11 @@ class DiskStorage:
             probe.touch()
             probe.unlink()
         except OSError as error:
-            raise ConfigError(f"--cache-dir {options.folder} cannot be written to: {error.strerror}.") from None
+            reason = "it is a file" if folder.is_file() else error.strerror
+            raise ConfigError(
+                f"--cache-dir {options.folder} cannot be written to: {reason}; name a folder in which this user "
+                "may make files."
+            ) from None
 
     def _path(self, key: bytes) -> Path:
         name = key.hex()
@@ -93,7 +105,7 @@ class DiskStorage:
             try:
                 if os.stat(self._path(key)).st_size != self._entry_bytes:
                     return found
-            except FileNotFoundError:
+            except ABSENT:
                 return found
         return len(keys)
 
@@ -103,12 +115,12 @@ class DiskStorage:
             path = self._path(key)
             try:
                 self._read(path, key, buffer)
-            except FileNotFoundError:
+            except ABSENT:
                 return min(good, index)
             except DamagedEntry as error:
                 # Those behind it are looked at all the same: where one is damaged others may be.
                 log.warning("the cache entry %s is deleted: %s", path, error)
-                path.unlink(missing_ok=True)
+                _unlink(path)
                 good = min(good, index)
         return good
 
@@ -133,7 +145,7 @@ class DiskStorage:
         """Whether the entry is what it should be; if not, it is about to be written anew."""
         try:
             self._read(path, key, memoryview(bytearray(self._page_bytes)))
-        except (FileNotFoundError, DamagedEntry):
+        except (*ABSENT, DamagedEntry):
             return False
         return True
 
@@ -144,14 +156,14 @@ class DiskStorage:
             # Whoever computed the page may have had to because of what is there: existing is not enough.
             if self.exists([key]) and self._whole(path, key):
                 continue
-            if time.monotonic() < self._full_until or not self._make_room():
+            if time.monotonic() < self._unwritable_until or not self._make_room():
                 break
             try:
                 self._write(path, key, buffer)
             except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                if error.errno not in REFUSED:
                     raise
-                self._note_full(error)
+                self._note_unwritable(error)
                 break
             written += 1
             with self._lock:
@@ -172,15 +184,17 @@ class DiskStorage:
             part.unlink(missing_ok=True)
             raise
 
-    def _note_full(self, error: OSError) -> None:
-        self._full_until = time.monotonic() + RETRY
-        if not self._told_full:
-            self._told_full = True
+    def _note_unwritable(self, error: OSError) -> None:
+        self._unwritable_until = time.monotonic() + RETRY
+        if not self._told_unwritable:
+            self._told_unwritable = True
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             log.warning(
-                "%s: the disk is full (%s); nothing more is written there while it is. Free space, or set "
-                "--cache-dir-size.",
+                "%s: nothing is written there for a while, and tried again each minute: %s%s. %s",
                 self._root,
-                error.strerror,
+                "the disk is full, " if full else "",
+                error,
+                "Free space, or set --cache-dir-size." if full else "Give this user the right to write there.",
             )
 
     # ---- the limit ----
@@ -237,6 +251,6 @@ def _folders(folder: str | Path) -> list[str]:
     return [entry.path for entry in _scan(folder) if entry.is_dir(follow_symlinks=False)]
 
 
-def _unlink(path: str) -> None:
+def _unlink(path: str | Path) -> None:
     with suppress(OSError):  # gone already, or not ours to delete
         os.unlink(path)
