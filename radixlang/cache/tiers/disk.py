@@ -116,13 +116,23 @@ class DiskStorage:
             try:
                 self._read(path, key, buffer)
             except ABSENT:
-                return min(good, index)
+                good = min(good, index)
+                break
             except DamagedEntry as error:
                 # Those behind it are looked at all the same: where one is damaged others may be.
                 log.warning("the cache entry %s is deleted: %s", path, error)
                 _unlink(path)
                 good = min(good, index)
+        self._note_use(keys[:good])
         return good
+
+    def _note_use(self, keys: Sequence[bytes]) -> None:
+        """For the order in which entries are deleted: file systems may not note accesses. Pages are worth nothing
+        without those before them, so that the last of a prompt are a little older, and go first."""
+        now = time.time_ns()
+        for index, key in enumerate(keys):
+            with suppress(OSError):  # deleted meanwhile, or another user's
+                os.utime(self._path(key), ns=(now - 1000 * index,) * 2)
 
     def _read(self, path: Path, key: bytes, buffer: Buffer) -> None:
         with open(path, "rb", buffering=0) as file:
@@ -136,10 +146,6 @@ class DiskStorage:
                     raise DamagedEntry("it ends too soon")
                 got += more
         check_entry(head, key, self._identity, buffer)
-        # For the order in which entries are deleted: file systems may not note accesses. Where the entry was
-        # deleted meanwhile, or is another user's, what was read is right all the same.
-        with suppress(OSError):
-            os.utime(path)
 
     def _whole(self, path: Path, key: bytes) -> bool:
         """Whether the entry is what it should be; if not, it is about to be written anew."""
@@ -169,6 +175,7 @@ class DiskStorage:
             with self._lock:
                 self._total = (self._total or 0) + self._entry_bytes
                 self._since_look += self._entry_bytes
+        self._note_use(keys)
         return written
 
     def _write(self, path: Path, key: bytes, buffer: Buffer) -> None:

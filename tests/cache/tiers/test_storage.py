@@ -273,6 +273,20 @@ def test_the_limit_holds_and_the_least_used_go(tmp_path: Path) -> None:
     assert (tmp_path / "notes.txt").exists()
 
 
+def test_the_end_of_a_prompt_goes_before_its_beginning(tmp_path: Path) -> None:
+    """Without its first page a prompt is lost, whatever else of it is there."""
+    entry = HEADER_BYTES + SIZE
+    storage = DiskStorage(StorageOptions(IDENTITY, SIZE, str(tmp_path), limit_bytes=8 * entry))
+    data, others = pages(), [bytes([100 + i]) * 16 for i in range(3)]
+    storage.write(KEYS, rows(data))
+    storage.write(others[:1], rows(data[:1]))
+    assert storage.exists(KEYS) == 6
+    assert storage.read(KEYS[:6], rows(data[:6])) == 6
+    storage.write(others[1:], rows(data[1:3]))
+    assert [storage.exists([key]) for key in others] == [0, 1, 1]
+    assert storage.exists(KEYS) >= 4
+
+
 def test_another_servers_entries_count(tmp_path: Path) -> None:
     entry = HEADER_BYTES + SIZE
     options = StorageOptions(IDENTITY, SIZE, str(tmp_path), limit_bytes=4 * entry)
