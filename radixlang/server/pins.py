@@ -70,15 +70,15 @@ async def make_pin(hub: Hub, body: PinBody) -> tuple[dict[str, Any], int]:
     request.namespace = namespace_of(body.extra_key, body.cache_salt)
     (sequence,) = await hub.generate(request).collect()
     size = sequence.prompt_tokens
-    pins = await hub.control("pins", name=name)
-    if pins:
-        return {key: pins[0][key] for key in ("id", "tokens", "expires")}, size
     page = hub.info["page_size"]
     if size < page:
         raise RequestError(f"The prompt has {size} tokens, but only whole pages of {page} are cached.")
-    most = int(cache.max_pinned_fraction * hub.info["max_total_num_tokens"])
-    if size > most:
+    most = int(cache.max_pinned_fraction * (hub.info["max_total_num_tokens"] // page)) * page
+    if size - size % page > most:
         raise RequestError(f"The prompt has {size} tokens, but --max-pinned-fraction allows pins {most} together.")
+    pins = await hub.control("pins", name=name)
+    if pins:
+        return {key: pins[0][key] for key in ("id", "tokens", "expires")}, size
     raise OverloadedError("The pin had to give way at once to running requests; try again later.")
 
 
