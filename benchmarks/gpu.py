@@ -8,8 +8,8 @@ at 4.20 TB/s and operations at 786 TFLOP/s of that card. One markdown table is p
 
 Sections: start (time to ready), latency (batch 1), step (decode steps by batch), throughput, prefill, ttft,
 admission (cached prompts), host (host work a step at 256 rows), executor (bare steps, no scheduler),
-overlap (steps and the device's idle share with overlap and without); and, only when named, changes (bare decode
-steps with penalties and masks) and profile (kernels and their times).
+overlap (steps and the device's idle share with overlap and without); and, only when named, loop (step, without
+client and detokenizer), changes (bare decode steps with penalties and masks), profile (kernels and their times).
 
 `--device cpu --models tiny --sections ttft overlap` runs the same code anywhere, at small sizes.
 """
@@ -36,6 +36,7 @@ from common import TINY
 
 from radixlang.bench import step as bench_step
 from radixlang.bench.report import percentiles, random_prompts
+from radixlang.bench.steps import StepLog, Work
 from radixlang.channel import LocalChannel, ZmqReceiver, ZmqSender
 from radixlang.config import Config
 from radixlang.engine.build import build_engine
@@ -111,6 +112,7 @@ FLOOR_PEERS: dict[str, dict[str, tuple[float, float, float]]] = {
 THROUGH = ("latency", "step", "throughput", "prefill", "ttft", "admission")
 """sections that share one engine"""
 SECTIONS = ("start", *THROUGH, "host", "executor", "overlap")
+NAMED = ("loop", "changes", "profile")
 
 Rows = dict[str, str | float]
 
@@ -339,6 +341,50 @@ def idle_of(kernels: list[tuple[float, float]]) -> tuple[float, float]:
     return 100 * sum(gaps) / span, 100 * sum(gap for gap in gaps if gap >= GAP) / span
 
 
+class Timeline:
+    """The engine's loop in this process, with a log of its steps."""
+
+    def __init__(self, model: str, where: Path, **more: Any) -> None:
+        self._to_engine, self._back = LocalChannel(), LocalChannel()
+        config = Config.from_flat(**options_of(model, where, **more)).resolve()
+        self._loop = build_engine(config, self._to_engine, self._back, lambda *_: None, own_process=True)
+        self._log = StepLog(self._loop.executor)
+        self._loop.executor = self._log  # type: ignore[assignment]
+
+    def steps(self, ids: list[list[int]], new: int) -> list[tuple[Work, float]]:
+        """All prompts at once → every step's work and seconds; the first includes taking the prompts in."""
+        self._log.steps = []
+        sampling = SamplingParams(temperature=0.0, max_new_tokens=new, ignore_eos=True)
+        packed = [Generate(str(i), pack_ids(prompt), sampling) for i, prompt in enumerate(ids)]
+        self._to_engine.send_all(packed)
+        self._log.begin()
+        while not self._log.steps or not self._loop.scheduler.idle:
+            self._loop.turn()
+            self._back.receive(0)
+        return self._log.steps
+
+    def flush(self) -> None:
+        assert self._loop.scheduler.flush()
+
+    def close(self) -> None:
+        self._loop.executor.close()
+
+
+def loop(model: str, where: Path, **more: Any) -> Rows:
+    """`step` without the processes around the engine: what these cost is the difference of the two."""
+    line, out = Timeline(model, where, **more), Rows()
+    small = more.get("device") == "cpu"
+    for rows in STEPS[:1] if small else STEPS:
+        ids = prompts(rows, 64 if small else 1024, MODELS[model]["vocab_size"])
+        for _ in range(2):
+            line.steps(ids, 2)
+        steps = [seconds for _ in range(2) for _, seconds in line.steps(ids, 144)[16:]]
+        out[f"step of the loop alone at batch {rows}, ms"] = statistics.mean(steps) * 1e3
+        line.flush()
+    line.close()
+    return out
+
+
 class Bare:
     """An executor without a scheduler: rows of random KV that decode, and prompts."""
 
@@ -528,6 +574,7 @@ def measure(model: str, sections: list[str], where: Path, more: dict[str, Any]) 
         free()
     for name, function in (
         ("executor", executor),
+        ("loop", loop),
         ("changes", changes),
         ("host", host),
         ("overlap", overlap),
@@ -569,7 +616,7 @@ def device_line(device: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--models", nargs="+", default=["llama", "qwen"], choices=list(MODELS))
-    parser.add_argument("--sections", nargs="+", default=list(SECTIONS), choices=[*SECTIONS, "changes", "profile"])
+    parser.add_argument("--sections", nargs="+", default=list(SECTIONS), choices=[*SECTIONS, *NAMED])
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="engine options, JSON values")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--out", type=Path, help="append the table to this file")

@@ -27,19 +27,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpu import MODELS, Bench, Rows, device_line, free, options_of, shown
+from gpu import MODELS, Bench, Rows, Timeline, device_line, free, shown
 from gpu_tune import timed
 
-from radixlang.bench.steps import StepLog, Work
-from radixlang.channel import LocalChannel
-from radixlang.config import Config
-from radixlang.engine.build import build_engine
 from radixlang.executor.prefixes import KvShape, PrefixPlanner, TreePlan
 from radixlang.kernels import tuning
 from radixlang.kernels.tree_work import TreeWork, tree_sections, tree_size
-from radixlang.messages import Generate, pack_ids
 from radixlang.plan import Ints
-from radixlang.sampling_params import SamplingParams
 
 PEERS = {
     "shared, cold, s": "3.60 / 4.25",
@@ -125,39 +119,10 @@ class Workload(Prompts):
         return min(gaps) / (self._sizes.new - few) * 1e3
 
 
-class Timeline:
-    """The engine's loop in this process, with a log of its steps."""
-
-    def __init__(self, model: str, where: Path, device: str) -> None:
-        self._to_engine, self._back = LocalChannel(), LocalChannel()
-        config = Config.from_flat(**options_of(model, where, device=device)).resolve()
-        self._loop = build_engine(config, self._to_engine, self._back, lambda *_: None, own_process=True)
-        self._log = StepLog(self._loop.executor)
-        self._loop.executor = self._log  # type: ignore[assignment]
-
-    def steps(self, ids: list[list[int]], new: int) -> list[tuple[Work, float]]:
-        """All prompts at once → every step's work and seconds; the first includes taking the prompts in."""
-        self._log.steps = []
-        sampling = SamplingParams(temperature=0.0, max_new_tokens=new, ignore_eos=True)
-        packed = [Generate(str(i), pack_ids(prompt), sampling) for i, prompt in enumerate(ids)]
-        self._to_engine.send_all(packed)
-        self._log.begin()
-        while not self._log.steps or not self._loop.scheduler.idle:
-            self._loop.turn()
-            self._back.receive(0)
-        return self._log.steps
-
-    def flush(self) -> None:
-        assert self._loop.scheduler.flush()
-
-    def close(self) -> None:
-        self._loop.executor.close()
-
-
 def timeline(model: str, where: Path, device: str) -> list[str]:
     """Lines of a table: neighbouring steps with as many prompt tokens and rows are one line."""
     sizes = Sizes(device == "cpu")
-    line, work = Timeline(model, where, device), Prompts(sizes, MODELS[model]["vocab_size"])
+    line, work = Timeline(model, where, device=device), Prompts(sizes, MODELS[model]["vocab_size"])
     lines = ["| run | steps | prompt tokens | rows that decode | ms: median | least | most | ms in all |"]
     lines.append("|---" * 8 + "|")
     for round in range(3):

@@ -26,7 +26,7 @@ import numpy as np
 
 from radixlang.grammar.errors import GrammarError
 from radixlang.grammar.limits import GrammarLimits
-from radixlang.grammar.llg import json_options
+from radixlang.grammar.llg import UNCOMPARED, json_options
 from radixlang.grammar.measure import measure_schema
 from radixlang.grammar.native import NativeEngine
 from radixlang.grammar.schema import Normalised, Residual, normalise, normalise_text
@@ -94,6 +94,12 @@ class Ours(Llguidance):
         except GrammarError as error:
             raise RefusedError(str(error)) from None
         measure_schema(normalised.schema)  # as the engine does, to know whether it may force text
+        try:
+            return super().compile(normalised.schema, json_options(False, normalised.schema))[0], normalised
+        except RefusedError as error:
+            if not UNCOMPARED.search(str(error)):
+                raise
+        normalised = normalise(schema, patterns=False)
         return super().compile(normalised.schema, json_options(False, normalised.schema))[0], normalised
 
     def accepts(self, compiled: tuple[Any, Normalised | None], value: Any, masks: list[float]) -> bool:

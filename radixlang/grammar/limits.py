@@ -32,6 +32,12 @@ class GrammarLimits:
     """the same for one mask, about 14,000 a millisecond"""
     max_rules: int = 1_000
     """rules of one GBNF grammar, whose translation takes a microsecond for each pair of rules"""
+    row_items: int = 20_000
+    """parser items at one byte; an object has a few for each of its optional properties"""
+    own_row_items: int = 800
+    """the same in grammars of users, which may be ambiguous: what can be read in ever more ways (`e ::= e op e`)
+    has ever more items, and a mask takes up to the square of their number, 30 ms at this bound, which is 400 to
+    1,500 bytes of such a text"""
     step_items: int = 100_000
     """parser items of one mask, about 20,000 a millisecond"""
     max_least: int = 1 << 20

@@ -45,6 +45,11 @@ _CONTROLS = re.compile(r"\\u00(?:[01][0-9a-f]|7f)")
 _OPTIONS = re.compile(r"^%llguidance\s*\{[^}]*\}", re.MULTILINE)
 _BUDGET = re.compile(r"precomputation failed|grammar\) too big|[lL]exer_fuel|max_grammar_size|symbols\.len\(\) <")
 """errors of the library that mean that a limit was passed"""
+UNCOMPARED = re.compile(
+    r"if regex is empty|patternProperty regexes|lookarounds not supported|circular references with sibling keys"
+)
+"""errors that mean that the library cannot compare patterns, has one with an anchor inside, or found that one of
+keys matches a declared key whose value refers to itself"""
 _SYMBOLS = (1 << 16) - 11
 """most symbols of its grammars, which it numbers with 16 bits"""
 _SPECIAL = 0xFF
@@ -78,14 +83,6 @@ class LlguidanceEngine:
     def __init__(self, vocabulary: Vocabulary, limits: GrammarLimits) -> None:
         self.vocabulary = vocabulary
         self.bounds = limits
-        self.limits = LLParserLimits(
-            initial_lexer_fuel=limits.compile_fuel,
-            step_lexer_fuel=limits.step_fuel,
-            step_max_items=limits.step_items,
-            max_lexer_states=limits.lexer_states,
-            max_grammar_size=limits.max_grammar_size,
-            verbose_errors=False,
-        )
         self.tokenizer = LLTokenizer(
             TokenizerWrapper(_Words(vocabulary)),
             n_vocab=vocabulary.size,
@@ -114,12 +111,19 @@ class LlguidanceEngine:
     def schema(self, spec: GrammarSpec) -> Grammar:
         """A JSON schema: normalised, and what no grammar can state checked value by value."""
         from radixlang.grammar.residual import ResidualGrammar
-        from radixlang.grammar.schema import normalise_text
+        from radixlang.grammar.schema import normalise, normalise_text
 
         normalised = normalise_text(spec.text)
         check_residual(spec, normalised.places)
         try:
-            grammar = self.json(normalised.schema, spec.any_whitespace)
+            try:
+                grammar = self.json(normalised.schema, spec.any_whitespace)
+            except GrammarError as error:
+                if not UNCOMPARED.search(str(error)):
+                    raise
+                normalised = normalise(read_json(spec.text, spec.kind), patterns=False)
+                check_residual(spec, normalised.places)
+                grammar = self.json(normalised.schema, spec.any_whitespace)
         except GrammarError as error:
             if "Unsatisfiable schema" in str(error):  # more than the normaliser compares
                 sentence = "no value can fulfil it: its patterns, lengths or bounds contradict each other"
@@ -179,8 +183,19 @@ class LlguidanceEngine:
         return sizes.stretch <= most
 
     def _grammar(self, text: str, kind: str, forces: bool = True) -> LlguidanceGrammar:
+        bounds = self.bounds
+        limits = LLParserLimits(
+            initial_lexer_fuel=bounds.compile_fuel,
+            step_lexer_fuel=bounds.step_fuel,
+            max_items_in_row=bounds.own_row_items if kind == "ebnf" else bounds.row_items,
+            step_max_items=bounds.step_items,
+            max_lexer_states=bounds.lexer_states,
+            max_grammar_size=bounds.max_grammar_size,
+            verbose_errors=False,
+        )
+
         def make() -> LLMatcher:
-            return LLMatcher(self.tokenizer, text, log_level=0, limits=self.limits)
+            return LLMatcher(self.tokenizer, text, log_level=0, limits=limits)
 
         matcher = make()
         if matcher.is_error():
@@ -461,6 +476,6 @@ class LlguidanceState:
         if self._matcher.is_error():
             log.info("a grammar's limits were reached: %s", _one_line(self._matcher.get_error()))
             raise GrammarFailure(
-                "The constraint became too complex while its text was generated; "
-                "use smaller repeats, shorter patterns or fewer alternatives."
+                "The constraint became too complex while its text was generated; use smaller repeats, "
+                "shorter patterns, fewer alternatives, or rules that can be read in one way only."
             )

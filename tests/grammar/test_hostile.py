@@ -54,5 +54,34 @@ def test_is_refused_with_a_sentence_or_stays_within_its_budget(manager, vocabula
         pass  # ends that request with a sentence, and no other
 
 
+@pytest.mark.parametrize(
+    ("grammar", "text"),
+    [
+        ('root ::= root root | "a"', "a"),
+        ('root ::= root root root | root root | "a"', "a"),
+        ('root ::= "a" root "a" | "a" root | root "a" | "a"', "a"),
+        ('root ::= root "+" root | root "*" root | "(" root ")" | [0-9]+', "1+2*3+"),
+    ],
+)
+def test_what_can_be_read_in_ever_more_ways_ends_before_its_masks_are_slow(
+    manager, vocabulary, grammar: str, text: str
+) -> None:
+    state, row = manager.get(GrammarSpec("ebnf", grammar)).result().start(), np.zeros(vocabulary.words, np.int32)
+    tokens = [vocabulary.tokens.index(bytes([byte])) for byte in text.encode() * 1000]
+    times = []
+
+    def write() -> None:
+        for token in tokens:
+            began = time.process_time()
+            state.fill(row)
+            times.append(time.process_time() - began)
+            assert state.accept(token)
+
+    with pytest.raises(GrammarFailure, match="read in one way only"):
+        write()
+    assert len(times) > 150, "texts of some length can be held"
+    assert sorted(times)[-len(times) // 10] < 0.2
+
+
 def test_there_are_forty() -> None:
     assert len(CASES) >= 40

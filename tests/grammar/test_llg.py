@@ -111,3 +111,36 @@ def test_the_end_of_a_checked_value_is_taken_back_alone(engine) -> None:
     assert state.accept(engine.vocabulary.eos_ids[0])
     state.rollback(1 + len(tokens))
     assert takes(engine, state, "[2, 1]")
+
+
+@pytest.mark.parametrize(
+    ("schema", "right", "wrong"),
+    [
+        ({"type": "string", "pattern": "((/[a-z]+)*)/", "maxLength": 512}, '"x/a/"', ['"xa"', f'"/{"a" * 512}"']),
+        ({"type": "object", "patternProperties": {"^G|^M": {"type": "null"}, "additionalProperties": {}}},
+         '{"Go": null, "x": 1}', ['{"Go": 1}', '{"additionalPropertiesGo": 1, "GadditionalProperties": 1}']),
+        ({"type": ["string", "null"], "pattern": "^a(^b)?$"}, '"a"', ['"b"', '"ab"']),
+    ],
+)  # fmt: skip
+def test_patterns_that_the_library_does_not_compare_are_checked(engine, schema, right, wrong) -> None:
+    grammar = engine.compile(GrammarSpec("json_schema", json.dumps(schema)))
+    for text in (right, *wrong):
+        state = grammar.start()
+        taken = all(map(state.accept, engine.vocabulary.encode(text))) and state.can_end
+        assert taken == (text == right), text
+
+
+def test_patterns_left_to_the_check_are_refused_where_that_is_asked_for(engine) -> None:
+    schema = {"type": "string", "pattern": "((/[a-z]+)*)/", "maxLength": 512}
+    with pytest.raises(GrammarError, match=r"at #/pattern, .*refuses such schemas"):
+        engine.compile(GrammarSpec("json_schema", json.dumps(schema), refuse_residual=True))
+
+
+@pytest.mark.parametrize("count", [300, 1_000])
+def test_objects_of_many_optional_properties(engine, vocabulary, count: int) -> None:
+    properties = {f"k{i}": {"type": "number", "multipleOf": 0.5} for i in range(count)}
+    schema = {"type": "object", "properties": properties, "additionalProperties": False}
+    state = engine.compile(GrammarSpec("json_schema", json.dumps(schema))).start()
+    for token in vocabulary.encode(f'{{"k7": 1.5, "k{count - 1}": 2}}'):
+        assert state.accept(token)
+    assert state.can_end

@@ -26,6 +26,15 @@ def rewritten(schema: Any) -> Any:
     return jsonschema_rs.Draft202012Validator(normalised.schema)
 
 
+def _closed(**properties: Any) -> Any:
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+def _named(name: str, **properties: Any) -> Any:
+    properties = {"k": {"enum": [name]}, **properties}
+    return {"properties": properties, "additionalProperties": False, "required": list(properties)}
+
+
 @pytest.mark.parametrize(
     ("schema", "right", "wrong"),
     [
@@ -50,6 +59,26 @@ def rewritten(schema: Any) -> Any:
         ({"type": "object", "$ref": "#/$defs/t", "required": ["c"], "$defs": {"t": {"properties": {"c": {
             "$ref": "#/$defs/t"}}, "minProperties": 0}}}, [{"c": {}}, {"c": {"c": 1}}], [{}]),
         ({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}, [{"a": 1}], [{"a": 1, "b": 1}, {}, 3]),
+        ({"oneOf": [_closed(a={}, c={"type": "null"}), _closed(b={}, c={"type": "null"})]},
+         [{"a": 1}, {"b": 1, "c": None}, {"a": 1, "c": None}], [{}, {"c": None}, {"a": 1, "b": 1}, {"c": 1}]),
+        ({"oneOf": [_closed(a={}, c={"type": "null"}), _closed(c={}), _closed(b={}, c={})]},
+         [{"a": 1}, {"b": 1}, {"b": 1, "c": 1}], [{}, {"c": None}, {"c": 1}, {"a": 1, "b": 1}]),
+        ({"oneOf": [_closed(a={}) | {"required": ["a"]}, _closed(b={}) | {"patternProperties": {"^x": {}}}]},
+         [{"a": 1}, {}, {"b": 1}, {"x": 1}], [{"a": 1, "b": 1}, {"a": 1, "x": 1}, {"c": 1}]),
+        ({"allOf": [_closed(a={}, xa={})], "not": _closed(b={}) | {"patternProperties": {"^x": {}}}},
+         [{"a": 1}, {"a": 1, "xa": 1}], [{}, {"xa": 1}, {"a": 1, "x": 1}]),
+        ({"allOf": [_closed(a={"type": ["string", "null"]}, b={})],
+          "not": {"type": "object", "properties": {"b": {}}, "additionalProperties": {"type": "null"}}},
+         [{"a": "x"}, {"a": "x", "b": 1}], [{}, {"a": None}, {"b": 1}, {"c": 1}]),
+        ({"oneOf": [{"type": "array", "items": {"const": "a"}}, {"type": "array", "items": {"type": "object"}}]},
+         [["a"], [{}, {}]], [[], ["a", {}], [1]]),
+        ({"oneOf": [{"type": "array", "items": {"enum": ["a", "b"]}}, {"type": "array", "items": {"const": "c"}}]},
+         [["a", "b"], ["c", "c"]], [[], ["a", "c"], ["d"]]),
+        # The branches exclude one another as objects, and all allow what is none.
+        ({"oneOf": [_named("a", b={"minLength": 1}, c={"minLength": 2}), _named("b", b={"pattern": "x"}, d={}),
+                    _named("c", b={"type": "null"}, c={"pattern": "y"})]},
+         [{"k": "a", "b": "1", "c": "22"}, {"k": "b", "b": "x", "d": 1}, {"k": "c", "b": None, "c": "y"}],
+         [1, None, {"k": "d"}, {"k": "a"}]),
         ({"not": {"type": "object", "required": ["a"]}}, [{}, 1], [{"a": 1}]),
         ({"not": {"enum": [1, "a", None, True, {}]}},
          [2, 0.5, "b", False, [], {"a": 1}], [1, "a", None, True, {}]),
@@ -114,7 +143,7 @@ def test_meaning_is_kept(schema: Any, right: list[Any], wrong: list[Any]) -> Non
         ({"$ref": 5}, "", "$ref"),
         ({"items": {"$ref": "http://["}}, "/items", "$ref"),
         ({"$id": "http://[", "type": "null"}, "", "$id"),
-        ({"$schema": "nope"}, "", "$schema"),
+        ({"$schema": "http://json-schema.org/draft-03/schema#"}, "", "$schema"),
         ({"items": {"const": 1, "exclusiveMinimum": True}}, "/items", "exclusiveMinimum"),
         ({"type": "object", "propertyNames": 5}, "", "propertyNames"),
         ({"if": 5}, "", "if"),
@@ -193,6 +222,12 @@ def test_the_impossible_in_one_of_several_ways_is_left_out() -> None:
     ("schema", "pointer", "keyword"),
     [
         ({"properties": {"a": {"uniqueItems": True}}}, "/properties/a", "uniqueItems"),
+        ({"not": {"properties": {"a": {}}, "additionalProperties": False}}, "/not", "additionalProperties"),
+        (
+            {"type": "object", "not": {"additionalProperties": False, "patternProperties": {"(?R)": {}}}},
+            "/not",
+            "additionalProperties",
+        ),
         ({"items": {"type": "number", "multipleOf": 123457}}, "/items", "multipleOf"),
         ({"anyOf": [{"type": "array", "contains": {"const": 1}}]}, "/anyOf/0", "contains"),
         ({"type": "string", "format": "regex"}, "", "format"),
@@ -208,6 +243,65 @@ def test_what_has_no_effect_is_said() -> None:
     schema = {"$schema": DRAFT7, "dependentRequired": {"a": ["b"]}, "requird": ["a"], "format": "colour"}
     warned = " ".join(normalise(schema).warnings)
     assert all(word in warned for word in ("dependentRequired", "requird", "colour"))
+
+
+@pytest.mark.parametrize(
+    ("name", "draft"),
+    [
+        ("https://json-schema.org/draft-04/schema", 4),
+        ("http://json-schema.org/draft-04/hyper-schema#", 4),
+        ("https://json-schema.org/draft-07/schema#", 7),
+        ("http://json-schema.org/draft/2019-09/schema#", 2019),
+        ("http://json-schema.org/schema#", 2020),
+        ("https://json-schema.org/schema", 2020),
+        ("http://example.com/a-dialect-of-our-own#", 2020),
+        ("./dialect.json", 2020),
+        ("http://json-schema.org/2019-09/no-dialect#", 2020),
+    ],
+)
+def test_drafts_are_known_by_all_their_names(name: str, draft: int) -> None:
+    found = normalise({"$schema": name, "dependentRequired": {"a": ["b"]}, "items": {"uniqueItems": True}})
+    said = any("dependentRequired" in warning for warning in found.warnings)
+    assert said == (draft < 2019)
+    assert any("no known draft" in warning for warning in found.warnings) == ("dialect" in name)
+    assert found.checks is not None
+    item = found.checks.item(found.checks.root, 0)  # validated as one of a draft that the library knows
+    assert found.checks.valid(item, [1])
+    assert not found.checks.valid(item, [1, 1])
+
+
+@pytest.mark.parametrize("required", [["k"], []])
+@pytest.mark.parametrize("stated", [{"enum": [f"k{n}" for n in range(30)]}, {"type": "string"}])
+@pytest.mark.parametrize("test", [{}, {"required": ["k"]}])
+def test_unions_told_apart_by_if_are_exact(required: list[str], stated: Any, test: Any) -> None:
+    kinds = [f"k{n}" for n in range(30)]
+    branches = [
+        {
+            "if": {"properties": {"k": {"const": kind}}, **test},
+            "then": {"properties": {f"of_{kind}": {"type": "null"}}, "required": [f"of_{kind}"]},
+        }
+        for kind in kinds
+    ]
+    schema = {"type": "object", "properties": {"k": stated}, "required": required, "allOf": branches}
+    theirs, ours = jsonschema_rs.Draft202012Validator(schema), rewritten(schema)
+    all_of_them = {f"of_{kind}": None for kind in kinds}
+    for value in (
+        {"k": "k3", "of_k3": None}, {"k": "k29", "of_k29": None, "of_k3": 1}, {"k": "k3"}, {"k": "k3", "of_k3": 1},
+        {"k": "k3", "of_k4": None}, {"k": "other"}, {}, all_of_them, {"k": "k7", **all_of_them},
+    ):  # fmt: skip
+        assert ours.is_valid(value) == theirs.is_valid(value), value
+
+
+def test_one_of_with_a_discriminator_that_only_some_declare_is_exact() -> None:
+    kinds = [f"k{n}" for n in range(12)]
+    branches: list[Any] = [
+        {"properties": {"k": {"enum": [kind]}, "a": {"minimum": n}, "b": {"pattern": kind}}}
+        for n, kind in enumerate(kinds)
+    ]
+    schema = {"type": "object", "properties": {"k": {"enum": kinds}}, "required": ["k"], "oneOf": branches}
+    theirs, ours = jsonschema_rs.Draft202012Validator(schema), rewritten(schema)
+    for value in ({"k": "k3", "a": 5}, {"k": "k3", "a": 2}, {"k": "k11", "b": "k11"}, {"k": "k11", "b": "k1"}, {}):
+        assert ours.is_valid(value) == theirs.is_valid(value), value
 
 
 def test_key_order_is_that_of_the_schema() -> None:

@@ -23,7 +23,6 @@ from radixlang.grammar.native.strings import (
     Language,
     Strings,
     counted,
-    key_terms,
     language,
     most_of,
     terms_of,
@@ -432,7 +431,7 @@ class Builder:
         """The keys that are not declared, with their values, up to the end; None where there are none. No key fits
         two patterns."""
         names, others = schema.get("properties", {}), schema.get("additionalProperties", True)
-        fitting, rest = key_terms(schema)
+        fitting, rest = taken.fitting.get(id(schema), ({}, ()))
         behind = self.free(close)
         ways = []
         for source, terms in fitting.items():

@@ -67,7 +67,7 @@ def key_terms(schema: dict[str, Any]) -> tuple[dict[str, Terms], Terms]:
     patterns, names = schema.get("patternProperties", {}), schema.get("properties", {})
     never = tuple((source, False) for source, one in patterns.items() if one is False)
     fitting = {s: but(((s, True), *never), names) for s, one in patterns.items() if one is not False}
-    return fitting, but(tuple((source, False) for source in patterns), names) if patterns else ()
+    return fitting, but(tuple((source, False) for source in patterns), names)
 
 
 def but(terms: Terms, names: Iterable[str]) -> Terms:

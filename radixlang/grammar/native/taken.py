@@ -53,6 +53,8 @@ class Taken:
     """strings with patterns, and where they are"""
     keys: list[tuple[Terms, str]]
     """what undeclared keys fulfil, where patterns tell, and where"""
+    fitting: dict[int, tuple[dict[str, Terms], Terms]]
+    """the same of each object schema with patterns, by its identity: see `key_terms`"""
 
     def __init__(self, schema: Any, writable: npt.NDArray[np.bool_]) -> None:
         """`writable` [256]: the bytes that the model's tokens have.
@@ -62,7 +64,7 @@ class Taken:
         """
         self.root = schema
         self.unbounded = False
-        self.patterns, self.keys = [], []
+        self.patterns, self.keys, self.fitting = [], [], {}
         self._writable = writable
         self._impossible: set[str] = set()
         self._known: dict[int, bool] = {}
@@ -169,7 +171,7 @@ class Taken:
                 self._weight += 2 * len(name) + self._nodes(one)
                 parts.append((one, here))
             if patterns := schema.get("patternProperties"):
-                fitting, rest = key_terms(schema)
+                self.fitting[id(schema)] = fitting, rest = key_terms(schema)
                 for source, one in patterns.items():
                     here = f"{at}/patternProperties/{escape(source)}"
                     self._weight += self._nodes(one)

@@ -51,17 +51,18 @@ class Normalised(NamedTuple):
         return [(each.pointer, each.keyword) for each in self.residual]
 
 
-def normalise(schema: Any) -> Normalised:
+def normalise(schema: Any, patterns: bool = True) -> Normalised:
     """Rewrite a JSON schema (draft 4, 6, 7, 2019-09 or 2020-12) for the grammar library.
 
-    Key order, and so the order in which properties are generated, is that of the schema.
+    Key order, and so the order in which properties are generated, is that of the schema. Without `patterns` what
+    strings and keys must match is left to the check: for schemas whose patterns the library does not compare.
 
     Raises:
         GrammarError: malformed, too large, dangling references, or no finite value; names pointer and keyword.
     """
     document = Document(schema)
     compiler = Compiler(document)
-    emitter = Emitter(compiler)
+    emitter = Emitter(compiler, patterns)
     try:
         written = emitter.write(compiler.state(document.root))
     except RecursionError:

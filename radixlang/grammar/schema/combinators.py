@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from radixlang.grammar.schema.document import Node
-from radixlang.grammar.schema.exclusion import disjoint
-from radixlang.grammar.schema.terms import ANYTHING, Alternative, Choice, Item, Literal, Obj, Part, noted
+from radixlang.grammar.schema.exclusion import failing, overlap
+from radixlang.grammar.schema.terms import ANYTHING, Alternative, Choice, Item, Obj, Part, noted
 
 if TYPE_CHECKING:
     from radixlang.grammar.schema.compile import Compiler
@@ -36,12 +36,12 @@ def _any_of(compiler: Compiler, node: Node, k: Keywords) -> list[Choice]:
 
 def _one_of(compiler: Compiler, node: Node, k: Keywords) -> list[Choice]:
     options = [node.child("oneOf", i) for i in range(len(k["oneOf"]))]
-    others: list[list[Literal]] = [[] for _ in options]
+    others: list[list[Item]] = [[] for _ in options]
     for i, left in enumerate(options):
-        for j in range(i):
-            if not disjoint(compiler, left, options[j]):
-                others[i].append((options[j], False))
-                others[j].append((left, False))
+        for j, right in enumerate(options[:i]):
+            if kinds := overlap(compiler, left, right):
+                others[i].append(failing(compiler, right, kinds))
+                others[j].append(failing(compiler, left, kinds))
     alternatives: list[Alternative] = [((o, True), *rest) for o, rest in zip(options, others, strict=True)]
     return [Choice(alternatives, (node, "oneOf"))]
 

@@ -18,6 +18,7 @@ from radixlang.grammar.schema.combinators import COMBINATORS
 from radixlang.grammar.schema.document import Document, Node, malformed
 from radixlang.grammar.schema.exclusion import Traits
 from radixlang.grammar.schema.keywords import asserted, listed
+from radixlang.grammar.schema.members import narrow
 from radixlang.grammar.schema.negation import failures
 from radixlang.grammar.schema.terms import (
     ANYTHING,
@@ -65,6 +66,8 @@ class Compiler:
     def __init__(self, document: Document) -> None:
         self.document = document
         self.warnings: dict[str, None] = {}
+        if document.foreign:
+            self.warnings[f"#/$schema: no known draft; read as draft {document.draft}."] = None
         self._expanded: dict[frozenset[Literal], list[Shape]] = {}
         self._empty: dict[frozenset[Literal], bool] = {}
         self._negations: dict[Node, Choice] = {}
@@ -73,6 +76,7 @@ class Compiler:
         self._validators: dict[Node, Any] = {}
         self._enums: dict[Node, set[Any]] = {}
         self.traits: dict[Node, Traits] = {}  # what exclusion.py keeps
+        self.listed: dict[State, list[Any] | None] = {}  # and members.py
         self._work = 0
         self._never = Node(document, False, "", "", document.draft)
 
@@ -150,6 +154,15 @@ class Compiler:
         if found is None:
             self._empty[key] = False
             found = self._empty[key] = all(self._is_empty_shape(shape) for shape in self.expand(state))
+        return found
+
+    def possible(self, state: State) -> list[Shape]:
+        """The shapes of a state without the types of which, as far as they tell, there is no value."""
+        found = []
+        for shape in self.expand(state):
+            found.append(
+                shape if "values" in shape else {k: t for k, t in shape.items() if not self._is_empty_term(t)}
+            )
         return found
 
     def _is_empty_shape(self, shape: Shape) -> bool:
@@ -274,7 +287,15 @@ class Compiler:
             if len(out) > MAX_ALTERNATIVES:
                 raise _TooManyError
             return
-        choices.sort(key=lambda c: len(c.alternatives) > 1)
+        shape, choices = narrow(self, shape, choices)
+        if not shape:
+            return
+        decided = [each for each in choices if len(each.alternatives) == 1]
+        if decided or not choices:
+            items = [item for each in decided for item in each.alternatives[0]]
+            rest = [each for each in choices if len(each.alternatives) != 1]
+            self._conjunction(items, taken, shape, rest, out, lossy)
+            return
         choice, rest = choices[0], choices[1:]
         alternatives = choice.alternatives
         if lossy and len(alternatives) > 1:

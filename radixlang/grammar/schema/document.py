@@ -6,6 +6,7 @@ schema is *read*; must not know what its keywords mean (compile.py) or how gramm
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote, unquote, urldefrag, urljoin
@@ -19,14 +20,17 @@ MAX_NODES = 50_000  # JSON values in the schema
 MAX_CHARS = 2_000_000  # characters of its keys and strings
 
 _ROOT = "json-schema:///schema"
-_DRAFTS = {
-    "http://json-schema.org/draft-04/schema": 4,
-    "http://json-schema.org/draft-06/schema": 6,
-    "http://json-schema.org/draft-07/schema": 7,
-    "https://json-schema.org/draft/2019-09/schema": 2019,
-    "https://json-schema.org/draft/2020-12/schema": 2020,
+_URIS = {
+    2020: "https://json-schema.org/draft/2020-12/schema",
+    2019: "https://json-schema.org/draft/2019-09/schema",
+    7: "http://json-schema.org/draft-07/schema#",
+    6: "http://json-schema.org/draft-06/schema#",
+    4: "http://json-schema.org/draft-04/schema#",
 }
-_URIS = {draft: uri + ("#" if draft < 2019 else "") for uri, draft in reversed(_DRAFTS.items())}
+_NEWEST = 0
+_DRAFTS = {"-04/": 4, "-06/": 6, "-07/": 7, "/2019-09/": 2019, "/2020-12/": 2020, "": _NEWEST}
+_DRAFT = re.compile(r"https?://json-schema\.org/(?:draft(?=[-/]))?([-/0-9]*)(?:hyper-)?schema#?")
+_OLD = re.compile(r"https?://json-schema\.org/draft-0[0-3]/")
 _VALIDATORS: dict[int, Any] = {
     4: jsonschema_rs.Draft4Validator,
     6: jsonschema_rs.Draft6Validator,
@@ -78,6 +82,8 @@ class Document:
             raise GrammarError("a schema must be an object, true or false.", pointer="")
         names_parts = _check_size(schema)
         self.schema = schema
+        self.foreign = False
+        """whether `$schema` names a dialect that is unknown here, and so says nothing of the draft"""
         self.draft = self._find_draft()
         self._nodes: dict[int, Node] = {}
         self._resources: dict[str, Node] = {}
@@ -105,7 +111,7 @@ class Document:
                 raise GrammarError("a schema must be an object, true or false.", pointer=pointer)
             ident = schema.get("id" if draft == 4 else "$id")
             if isinstance(ident, str) and not ident.startswith("#") and not (draft < 2019 and "$ref" in schema):
-                draft = _draft_of(schema, draft)  # only a resource of its own may be of another draft
+                draft = _draft_of(schema) or draft  # only a resource of its own may be of another draft
                 base = urldefrag(_joined(base, ident, pointer, "id" if draft == 4 else "$id"))[0]
             found = self._nodes[id(schema)] = Node(self, schema, pointer, base, draft)
         return found
@@ -162,10 +168,15 @@ class Document:
     def validator(self, node: Node) -> Any:
         """A jsonschema-rs validator of the node alone; `format` is asserted in every draft."""
         make = _VALIDATORS[node.draft]
-        if node is self.root or not isinstance(node.schema, dict):
+        if not isinstance(node.schema, dict):
             return make(node.schema, validate_formats=True)
+        whole = self.schema
+        if isinstance(whole, dict) and "$schema" in whole:
+            whole = {**whole, "$schema": _URIS[self.draft]}  # as the library spells it
+        if node is self.root:
+            return make(whole, validate_formats=True)
         if self._registry is None:
-            self._registry = jsonschema_rs.Registry([(self.root.base, self.schema)])
+            self._registry = jsonschema_rs.Registry([(self.root.base, whole)])
         place = f"{self.root.base}#{quote(node.pointer, safe='/~')}"
         return make({"$ref": place}, registry=self._registry, validate_formats=True)
 
@@ -211,15 +222,17 @@ class Document:
             stack.extend(children(node))
 
     def _find_draft(self) -> int:
-        """The draft that `$schema` names; without one, the newest in which the schema is well formed. Not one in
-        which a keyword of the schema would mean nothing: then it is malformed."""
+        """The draft that `$schema` names; without one, or where it names a dialect of the author's own, the newest
+        in which the schema is well formed. Not one in which a keyword of the schema would mean nothing: then it is
+        malformed."""
         if isinstance(self.schema, bool):
             return 2020
-        stated = _draft_of(self.schema, 0)
-        if "$schema" in self.schema and not stated:
+        stated = _draft_of(self.schema)
+        self.foreign = stated is None and "$schema" in self.schema
+        if self.foreign and _OLD.match(str(self.schema["$schema"])):
             name = str(self.schema["$schema"])[:100]
             raise GrammarError(
-                f"{name!r} is no draft that is known; known are drafts 4, 6, 7, 2019-09 and 2020-12.",
+                f"{name!r} is too old; use draft 4, 6, 7, 2019-09 or 2020-12.",
                 pointer="",
                 keyword="$schema",
             )
@@ -314,9 +327,12 @@ def _newest_keyword(schema: Any) -> int:
     return newest
 
 
-def _draft_of(schema: Any, default: int) -> int:
+def _draft_of(schema: Any) -> int | None:
+    """The draft that `$schema` names, None where it names none that is known. Schemas of all drafts are found with
+    either scheme, and with an empty fragment or none; a hyper-schema validates as the schema of its draft does."""
     name = schema.get("$schema") if isinstance(schema, dict) else None
-    return _DRAFTS.get(name.rstrip("#"), default) if isinstance(name, str) else default
+    found = _DRAFT.fullmatch(name) if isinstance(name, str) else None
+    return _DRAFTS.get(found[1]) if found else None
 
 
 def _check_size(schema: Any) -> bool:

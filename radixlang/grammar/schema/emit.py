@@ -31,9 +31,9 @@ MAX_INLINE = 24  # nesting written in place; deeper states become definitions
 class Emitter:
     """Writes the states of one compiler."""
 
-    def __init__(self, compiler: Compiler) -> None:
+    def __init__(self, compiler: Compiler, patterns: bool = True) -> None:
         self.compiler = compiler
-        self._writing = Writing(compiler)
+        self._writing = Writing(compiler, patterns)
         self._fragments: dict[frozenset, list[Fragment]] = {}
         self._names: dict[frozenset, str] = {}
         self._finite: set[frozenset] = set()

@@ -50,8 +50,10 @@ class Fragment(NamedTuple):
 class Writing:
     """What is kept while the states of one compiler are written."""
 
-    def __init__(self, compiler: Compiler) -> None:
+    def __init__(self, compiler: Compiler, patterns: bool) -> None:
         self.compiler = compiler
+        self.patterns = patterns
+        """whether patterns are written, or left to the check"""
         self.fault: Fault | None = None
         """of the state that is being written, where it is plain"""
         self.optional_pairs = 0

@@ -20,6 +20,7 @@ from radixlang.grammar.schema.terms import (
     Contains,
     Num,
     Obj,
+    Other,
     Part,
     Plain,
     Str,
@@ -169,10 +170,10 @@ def _fail_object(compiler: Compiler, node: Node, key: str, k: dict[str, Any]) ->
     if key == "required":
         return [({"object": Obj(parts=(Part({name: compiler.never}),))},) for name in k[key]]
     if key == "properties":
-        wrong = {name: compiler.state(node.child(key, name), False) for name in k[key]}
+        fails = {name: compiler.state(node.child(key, name), False) for name in k[key]}
         return [
             ({"object": Obj(parts=(Part({name: state}),), required=(name,))},)
-            for name, state in wrong.items() if state != compiler.never
+            for name, state in fails.items() if state != compiler.never
         ]  # fmt: skip
     if key == "minProperties":
         return [({"object": Obj(high=int(k[key]) - 1, size=((node, key),))},)] if k[key] >= 1 else []
@@ -190,8 +191,11 @@ def _fail_object(compiler: Compiler, node: Node, key: str, k: dict[str, Any]) ->
         wrong_states = [compiler.state(node.child(key, source), False) for source in k[key]]
         if all(state == compiler.never for state in wrong_states):
             return []
-    elif compiler.state(node.child(key), False) == compiler.never:
+    elif (wrong := compiler.state(node.child(key), False)) == compiler.never:
         return []
+    elif key == "additionalProperties":
+        named, matched = frozenset(k.get("properties", ())), frozenset(k.get("patternProperties", ()))
+        return [({"object": Obj(others=(Other(named, matched, wrong, (node, key)),))},)]
     return [({"object": Obj(low=1, size=((node, key),), notes=((node, key),))},)]
 
 

@@ -21,6 +21,8 @@ _MAX_KINDS = 500  # of characters
 _MAX_PLACES = 300  # of a text in a tree that looks around
 K = TypeVar("K")
 V = TypeVar("V")
+_KEPT = 4_096
+"""steps of one automaton that are kept: texts of clients may lead through ever new states"""
 _ENDS = 1
 """bit of a state of `Search`: the text may end here"""
 
@@ -92,14 +94,18 @@ def sets_of(tree: Tree) -> Iterator[Ranges]:
 
 
 class Made(dict[K, V]):
-    """A mapping that is filled while it is asked."""
+    """A mapping that is filled while it is asked, and forgets all when it has `most`."""
 
-    def __init__(self, make: Callable[[K], V]) -> None:
+    def __init__(self, make: Callable[[K], V], most: int | None = None) -> None:
         super().__init__()
         self._make = make
+        self._most = most
 
     def __missing__(self, key: K) -> V:
-        value = self[key] = self._make(key)
+        value = self._make(key)
+        if len(self) == self._most:
+            self.clear()
+        self[key] = value
         return value
 
 
@@ -225,7 +231,7 @@ class Search:
         """(kinds, the moves that read just these)"""
         self._always = self._bits[nfa.final] | _ENDS
         self._follow: list[int] = [-1] * len(nfa.moves)
-        self._after: Made[int, int] = Made(self._behind)
+        self._after: Made[int, int] = Made(self._behind, _KEPT)
         self._rows: Made[int, list[tuple[int, int]]] = Made(self._read)
         self.initial = self._closure(nfa.first, "start")
 
@@ -321,9 +327,7 @@ class Looking:
             else:
                 self._ahead[number] = part_of(("cat", (("start",), inner)), alphabet)
         self._always = _Places(frozenset([(nfa.final, frozenset())]), ())
-        self._rows: Made[_Places, list[tuple[int, _Places]]] = Made(
-            lambda state: [(1 << kind, self.step(state, kind)) for kind in range(len(alphabet))]
-        )
+        self._rows: Made[_Places, list[tuple[int, _Places]]] = Made(self._read)
         behind = tuple([part.initial for _, part in self._behind.values()])
         self.initial = self._closure([(nfa.first, frozenset())], behind, at_start=True)
 
@@ -406,6 +410,19 @@ class Looking:
 
     def row(self, state: _Places) -> list[tuple[int, _Places]]:
         return self._rows[state]
+
+    def _read(self, state: _Places) -> list[tuple[int, _Places]]:
+        if state in (self._always, _NOWHERE):
+            return [(self._alphabet.all, state)]
+        told = {self._alphabet.kinds_of[ranges] for node, _ in state.at for ranges, _ in self._nfa.moves[node]}
+        for number, at in {each for _, owed in state.at for each in owed if each != _End}:
+            told.update(kinds for kinds, _ in self._ahead[number].row(at))
+        for slot, part in self._behind.values():
+            told.update(kinds for kinds, _ in part.row(state.behind[slot]))
+        alike = [self._alphabet.all]  # kinds that nothing here tells apart
+        for kinds in told:
+            alike = [some for each in alike for some in (each & kinds, each & ~kinds) if some]
+        return [(some, self.step(state, some.bit_length() - 1)) for some in alike]
 
     def accepts(self, state: _Places) -> bool:
         final, looks = self._nfa.final, self._nfa.looks

@@ -86,8 +86,19 @@ class Part(NamedTuple):
     origin: Node | None = None
 
 
+class Other(NamedTuple):
+    """Some key that is none of `names` and that no pattern matches has a value that fulfils `state`; `note` is
+    where the schema says so."""
+
+    names: frozenset[str]
+    patterns: frozenset[str]
+    state: State
+    note: Note
+
+
 class Obj(NamedTuple):
-    """Objects: every part holds; `names` hold for each key; `size` is where the number of keys is bounded."""
+    """Objects: every part holds, and `others`; `names` hold for each key; `size` is where the number of keys is
+    bounded."""
 
     parts: tuple[Part, ...] = ()
     required: tuple[str, ...] = ()
@@ -96,6 +107,7 @@ class Obj(NamedTuple):
     names: State = ()
     size: Notes = ()
     notes: Notes = ()
+    others: tuple[Other, ...] = ()
 
 
 Term = Plain | Num | Str | Arr | Obj
@@ -219,7 +231,7 @@ def _object(a: Obj, b: Obj) -> Obj | None:
         return None
     return Obj(
         join(a.parts, b.parts), join(a.required, b.required), low, high, join(a.names, b.names),
-        join(a.size, b.size), join(a.notes, b.notes),
+        join(a.size, b.size), join(a.notes, b.notes), join(a.others, b.others),
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ def write_array(writing: Writing, term: Arr) -> list[Fragment]:
     prefix, items = list(term.prefix), term.items
     wanted: list[Contains] = []  # beyond what is stated of every item and of their number
     for each in term.contains:
-        if not each.state:  # every item counts
+        if not each.state or _hold(writing, [*prefix, items], each.state):  # every item counts
             low, high = max(low, each.low), least(high, each.high)
             continue
         none = writing.compiler.negated(each.state)
@@ -55,6 +55,12 @@ def write_array(writing: Writing, term: Arr) -> list[Fragment]:
         return out
     notes = join(notes, tuple(each.note for each in single))
     return [_items(prefix, items, low, high, notes)._replace(places=places)]
+
+
+def _hold(writing: Writing, states: list[State], wanted: State) -> bool:
+    """Whether what fulfils one of the states surely fulfils `wanted`."""
+    fails = writing.compiler.negated(wanted)
+    return fails is not None and all(writing.compiler.is_empty(join(state, fails)) for state in states)
 
 
 def _distinct(writing: Writing, state: State) -> int | None:

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from radixlang.grammar.errors import GrammarError
 from radixlang.grammar.schema import pattern
 from radixlang.grammar.schema.automaton import Terms
-from radixlang.grammar.schema.compile import Compiler
+from radixlang.grammar.schema.compile import CHARACTER, Compiler
 from radixlang.grammar.schema.fragments import Child, Fragment, Writing
-from radixlang.grammar.schema.terms import Notes, Obj, State, Str, join
+from radixlang.grammar.schema.terms import Notes, Obj, Other, Part, State, Str, join
 
 MAX_COMBINATIONS = 64  # ways to choose which optional properties are there
 MAX_OPTIONAL_PAIRS = 8_000_000  # of optional properties, over all objects: 100 ns of the library's each
@@ -21,6 +21,51 @@ PAIR = 2_000  # steps of compile.MAX_WORK for two patterns of keys that are comp
 
 
 def write_object(writing: Writing, term: Obj) -> list[Fragment]:
+    """One alternative, or one for each way to have the keys that must be there without being named."""
+    return [each for one in _choose(writing.compiler, term) for each in _write(writing, one)]
+
+
+def _choose(compiler: Compiler, term: Obj) -> list[Obj]:
+    """The object without `others`: one for each declared key that is what they ask for, if no other key can be."""
+    terms = [term._replace(others=())]
+    for other in term.others:
+        names = _candidates(compiler, term, other)
+        if names is None or len(terms) * len(names) > MAX_COMBINATIONS:
+            size, notes = join(term.size, (other.note,)), join(term.notes, (other.note,))
+            terms = [one._replace(low=max(one.low, 1), size=size, notes=notes) for one in terms]
+        else:
+            terms = [each for one in terms for each in _with_one_of(compiler, one, names, other.state)]
+    return terms
+
+
+def _candidates(compiler: Compiler, term: Obj, other: Other) -> list[str] | None:
+    """The keys that may be the one that `other` asks for, None where they are not all declared."""
+    if not all(map(pattern.readable, other.patterns)):
+        return None
+    for part in term.parts:
+        possible = {source for source, state in part.patterns if state != compiler.never}
+        if part.rest == compiler.never and possible <= other.patterns:
+            names = [name for name in part.props if name not in other.names]
+            compiler.spend(CHARACTER * sum(map(len, names)) * len(other.patterns))
+            taken = [pattern.Language(((source, True),)) for source in other.patterns]
+            return [name for name in names if not any(each.matches(name) for each in taken)]
+    return None
+
+
+def _with_one_of(compiler: Compiler, term: Obj, names: list[str], state: State) -> list[Obj]:
+    """The object with one of the keys at least, whose value fulfils `state`."""
+    out = []
+    for name, value in compiler.values(term, names).items():
+        both = join(value, state)
+        if both == value and name in term.required:
+            return [term]
+        if not compiler.is_empty(both):
+            parts, required = join(term.parts, (Part({name: state}),)), join(term.required, (name,))
+            out.append(term._replace(parts=parts, required=required))
+    return out
+
+
+def _write(writing: Writing, term: Obj) -> list[Fragment]:
     """One alternative, or one for each choice of optional properties where their number is bounded."""
     compiler, notes = writing.compiler, term.notes
     names = dict.fromkeys(itertools.chain(*(part.props for part in term.parts), term.required))
@@ -28,7 +73,7 @@ def write_object(writing: Writing, term: Obj) -> list[Fragment]:
     rest: State = ()
     for part in term.parts:
         rest = join(rest, part.rest)
-    keys = _keys(compiler, term, rest)
+    keys = _keys(writing, term, rest)
     patterns, rest, notes = keys.regions, keys.rest, join(notes, keys.notes)
     states |= compiler.values(term, [name for name in keys.names if name not in states])
     required = tuple(term.required)
@@ -115,9 +160,9 @@ def _properties(
     return Fragment(schema, needs, children, notes)
 
 
-def _keys(compiler: Compiler, term: Obj, rest: State) -> _Keys:
+def _keys(writing: Writing, term: Obj, rest: State) -> _Keys:
     """How the keys that no `properties` declare split by pattern; `rest` is for those that none matches."""
-    never = compiler.never
+    compiler, never = writing.compiler, writing.compiler.never
     sources = tuple(dict.fromkeys(source for part in term.parts for source, _ in part.patterns))
     allowed: Terms = ()
     notes: Notes = ()
@@ -132,6 +177,8 @@ def _keys(compiler: Compiler, term: Obj, rest: State) -> _Keys:
             notes = tuple((node, next(iter(node.schema))) for node, _ in term.names)
     regions: dict[str, State] = {}
     try:
+        if not writing.patterns and (sources or allowed):
+            raise pattern.UnsupportedPatternError("patterns are left to the check")
         for signs in _regions(compiler, sources, allowed):
             state: State = ()
             for part in term.parts:

@@ -170,9 +170,10 @@ def write_string(writing: Writing, term: Str) -> list[Fragment]:
     if term.high is not None:
         schema["maxLength"] = term.high
     sources = []
-    if len(term.terms) > MAX_PATTERNS:
+    most = MAX_PATTERNS if writing.patterns else 0
+    if len(term.terms) > most:
         notes = join(notes, losses(term.origins, "pattern", "format"))
-    for one in term.terms[:MAX_PATTERNS]:
+    for one in term.terms[:most]:
         try:
             sources.append(pattern.Language((one,)).source())
         except pattern.UnsupportedPatternError:
