@@ -32,7 +32,7 @@ from radixlang.server.native import (
     text_of_tokens,
 )
 from radixlang.server.openai.embeddings import check_dimensions, unit_vector
-from radixlang.server.pins import PinBody, make_pin, remove_pins
+from radixlang.server.pins import PinBody, UnpinBody, make_pin, remove_pins
 from radixlang.server.profiling import profile_arguments, profile_body
 from radixlang.server.stream import Stream
 from radixlang.text.worker import load_for
@@ -266,11 +266,11 @@ class Engine:
 
     def unpin(self, id: str | list[str]) -> int:
         """End pins; unknown ids are ignored. → how many there were"""
-        return self._call(remove_pins(self.hub, id))
+        return self._call(remove_pins(self.hub, _converted({"id": id}, UnpinBody, "unpin").id))
 
     async def async_unpin(self, id: str | list[str]) -> int:
         """`unpin` for async programs."""
-        return await self._acall(remove_pins(self.hub, id))
+        return await self._acall(remove_pins(self.hub, _converted({"id": id}, UnpinBody, "unpin").id))
 
     def pins(self) -> list[dict[str, Any]]:
         """All pins: `{"id", "tokens", "branches", "expires"}`."""

@@ -43,7 +43,7 @@ LOOK = 0.05
 """after writing this share of the limit the folder is looked through again: others write there too"""
 RETRY = 60.0
 """seconds in which nothing is written after a disk that was full, or a folder that is another user's"""
-REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR)
+REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
 """errors of writing that say nothing against reading"""
 ABSENT = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 """there is no entry, or none that this user may read: other servers of the folder may be other users'"""
@@ -166,6 +166,8 @@ class DiskStorage:
                 break
             try:
                 self._write(path, key, buffer)
+            except IsADirectoryError:
+                continue  # somebody's folder has the entry's name: this page alone is not kept
             except OSError as error:
                 if error.errno not in REFUSED:
                     raise

@@ -332,11 +332,10 @@ def test_what_another_user_keeps_in_the_folder_stops_nobody(
     options = StorageOptions(IDENTITY, SIZE, str(tmp_path))
     DiskStorage(options).write(KEYS[:4], rows(data[:4]))
     storage = DiskStorage(options)
-    storage._path(KEYS[4]).mkdir(parents=True)  # as good as a file of another user, for root as well
-    assert storage.write(KEYS[:6], rows(data[:6])) == 0
+    storage._path(KEYS[4]).mkdir(parents=True)
+    assert storage.write(KEYS[:6], rows(data[:6])) == 1
     out = np.zeros_like(data)
     assert storage.exists(KEYS) == storage.read(KEYS, rows(out)) == 4
-    storage._unwritable_until = 0.0
     real = open
 
     def guarded(path: Path, *args: object, **fields: object) -> object:
@@ -346,7 +345,7 @@ def test_what_another_user_keeps_in_the_folder_stops_nobody(
 
     monkeypatch.setattr("builtins.open", guarded)
     assert storage.read(KEYS, rows(out)) == 1
-    assert storage.write(KEYS[5:], rows(data)[5:]) == 0
+    assert storage.write(KEYS[6:], rows(data)[6:]) == 0
     assert storage.read(KEYS, rows(out)) == 1
 
 
