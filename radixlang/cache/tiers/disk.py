@@ -35,6 +35,8 @@ log = get_logger(__name__)
 
 ENTRY = re.compile(r"[0-9a-f]{32}(\.[0-9a-f]+-\d+\.part)?")
 """names of our files; others in the folder are nobody's business here"""
+LATER = 1000
+"""nanoseconds by which a page counts as used longer ago than the one before it, without which it is worth nothing"""
 LEFTOVER = 3600
 """seconds after which a file that was never renamed is nobody's any more"""
 ROOM = 0.9
@@ -123,16 +125,10 @@ class DiskStorage:
                 log.warning("the cache entry %s is deleted: %s", path, error)
                 _unlink(path)
                 good = min(good, index)
-        self._note_use(keys[:good])
-        return good
-
-    def _note_use(self, keys: Sequence[bytes]) -> None:
-        """For the order in which entries are deleted: file systems may not note accesses. Pages are worth nothing
-        without those before them, so that the last of a prompt are a little older, and go first."""
         now = time.time_ns()
-        for index, key in enumerate(keys):
-            with suppress(OSError):  # deleted meanwhile, or another user's
-                os.utime(self._path(key), ns=(now - 1000 * index,) * 2)
+        for index, key in enumerate(keys[:good]):
+            _note_use(self._path(key), now - LATER * index)
+        return good
 
     def _read(self, path: Path, key: bytes, buffer: Buffer) -> None:
         with open(path, "rb", buffering=0) as file:
@@ -156,16 +152,17 @@ class DiskStorage:
         return True
 
     def write(self, keys: Sequence[bytes], buffers: Sequence[Buffer]) -> int:
-        written = 0
-        for key, buffer in zip(keys, buffers, strict=True):
-            path = self._path(key)
+        written, now = 0, time.time_ns()
+        for index, (key, buffer) in enumerate(zip(keys, buffers, strict=True)):
+            path, used = self._path(key), now - LATER * index
             # Whoever computed the page may have had to because of what is there: existing is not enough.
             if self.exists([key]) and self._whole(path, key):
+                _note_use(path, used)
                 continue
             if time.monotonic() < self._unwritable_until or not self._make_room():
                 break
             try:
-                self._write(path, key, buffer)
+                self._write(path, key, buffer, used)
             except IsADirectoryError:
                 continue  # somebody's folder has the entry's name: this page alone is not kept
             except OSError as error:
@@ -177,10 +174,9 @@ class DiskStorage:
             with self._lock:
                 self._total = (self._total or 0) + self._entry_bytes
                 self._since_look += self._entry_bytes
-        self._note_use(keys)
         return written
 
-    def _write(self, path: Path, key: bytes, buffer: Buffer) -> None:
+    def _write(self, path: Path, key: bytes, buffer: Buffer, used: int) -> None:
         part = path.with_name(f"{path.name}.{self._writer}-{next(self._numbers)}.part")
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -188,6 +184,7 @@ class DiskStorage:
                 for piece in (memoryview(header(key, self._identity, buffer)), buffer):
                     while piece:
                         piece = piece[file.write(piece) :]
+            _note_use(part, used)
             os.replace(part, path)
         except BaseException:
             part.unlink(missing_ok=True)
@@ -258,6 +255,12 @@ def _scan(folder: str | Path) -> list[os.DirEntry[str]]:
 
 def _folders(folder: str | Path) -> list[str]:
     return [entry.path for entry in _scan(folder) if entry.is_dir(follow_symlinks=False)]
+
+
+def _note_use(path: Path, at: int) -> None:
+    """For the order in which entries are deleted: file systems may not note accesses, and have coarse clocks."""
+    with suppress(OSError):  # deleted meanwhile, or another user's
+        os.utime(path, ns=(at, at))
 
 
 def _unlink(path: str | Path) -> None:
