@@ -90,7 +90,7 @@ class Ours(Llguidance):
             normalised = normalise_text(spec.text)
             if self.native.supports(spec) is None:
                 self.taken += 1
-                return self.native.compile(spec), normalised
+                return self.native.compile(spec), normalise_text(spec.text, looks=True)
         except GrammarError as error:
             raise RefusedError(str(error)) from None
         measure_schema(normalised.schema)  # as the engine does, to know whether it may force text

@@ -8,6 +8,8 @@ library takes for something else, is refused by name. Knows nothing but text.
 from __future__ import annotations
 
 import re
+import warnings
+from re import _parser as sre  # type: ignore[attr-defined]
 
 from radixlang.grammar.errors import GrammarError
 
@@ -17,14 +19,19 @@ _INSIDE = _OUTSIDE | {"w": _WORD, "s": _SPACE}
 
 _GROUPS = (
     ("(?>", "atomic groups"),
+    ("(?P=", "back-references"),
+    ("(?(", "conditions"),
+)
+_ESCAPES = dict.fromkeys("123456789", "back-references")
+_LOOKS = (
     ("(?=", "look-ahead"),
     ("(?!", "look-ahead"),
     ("(?<=", "look-behind"),
     ("(?<!", "look-behind"),
-    ("(?P=", "back-references"),
-    ("(?(", "conditions"),
+    ("\\b", "word boundaries"),
+    ("\\B", "word boundaries"),
 )
-_ESCAPES = dict.fromkeys("123456789", "back-references") | dict.fromkeys("bB", "word boundaries")
+"""what our automata take; named where there is nothing else to name"""
 _LINES = re.compile(r"\(\?[a-zA-Z]*m[a-zA-Z]*(?:-[a-zA-Z]+)?[:)]")
 _QUANTIFIER = re.compile(r"[*+?]|\{\d*,?\d*\}")
 _NAMED = re.compile(r"\\(?:[pPxu]\{[^}]*\})")
@@ -69,7 +76,12 @@ def _refuse_irregular(pattern: str) -> None:
     """Raises GrammarError where the expression is more than a regular one. The library would refuse most of it in
     words of its own, and read `a++` as `(a+)+`, which matches what a possessive repeat does not."""
     at, inside = 0, False
+    looks: tuple[str, int] | None = None
     while at < len(pattern):
+        if looks is None and not inside:
+            name = next((name for sign, name in _LOOKS if pattern.startswith(sign, at)), None)
+            name = "the flag m" if _LINES.match(pattern, at) else name
+            looks = (name, at) if name else None
         if pattern[at] == "\\":
             named = _NAMED.match(pattern, at)
             if not inside:
@@ -86,8 +98,6 @@ def _refuse_irregular(pattern: str) -> None:
             at += pattern.startswith("]", at)
             continue
         _refuse(next((name for sign, name in _GROUPS if pattern.startswith(sign, at)), None), at)
-        if _LINES.match(pattern, at):
-            _refuse("the flag m", at)
         quantifier = _QUANTIFIER.match(pattern, at)
         if quantifier is None or (at > 0 and pattern[at - 1] == "(" and pattern[at] == "?"):
             at += 1
@@ -97,6 +107,14 @@ def _refuse_irregular(pattern: str) -> None:
             _refuse("possessive repeats", at)
         at += pattern.startswith("?", at)
         _refuse("repeats of repeats" if _QUANTIFIER.match(pattern, at) else None, at)
+    if looks is not None:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                sre.parse(pattern)
+        except (re.error, OverflowError, RecursionError) as error:
+            raise GrammarError(f"regex cannot be read: {error}", param="regex") from None
+        _refuse(*looks)
 
 
 def _refuse(name: str | None, at: int) -> None:

@@ -56,6 +56,22 @@ def test_means_the_same(engine, vocabulary, pattern: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("pattern", "sentence"),
+    [
+        ("(?=a)(?>a)", "atomic groups at position 5"),
+        (r"\ba++", "possessive repeats at position 4"),
+        (r"(a)(?=b)\1", "back-references at position 8"),
+        ("(?=a", "cannot be read: missing \\)"),
+        ("(?<=a)a", "look-behind at position 0"),
+        (r"[\b]a(?m:^)", "the flag m at position 5"),
+    ],
+)
+def test_looking_around_is_named_last(pattern: str, sentence: str) -> None:
+    with pytest.raises(GrammarError, match=sentence):
+        as_rust(pattern)
+
+
+@pytest.mark.parametrize(
     ("pattern", "name"),
     [
         ("a++ab", "possessive repeats"),

@@ -28,7 +28,8 @@ from radixlang.grammar.native.schema import Builder
 from radixlang.grammar.native.subsets import Subsets
 from radixlang.grammar.native.tag import MAX_TAG_WORK, TagBuilder
 from radixlang.grammar.native.trie import TokenTries, walker
-from radixlang.grammar.schema import Obligations, normalise_text
+from radixlang.grammar.schema import Normalised, normalise_text
+from radixlang.grammar.schema.shortest import shortest_at_most
 from radixlang.grammar.spec import check_residual, read_choices, read_json
 from radixlang.grammar.structural_tag import format_of, to_lark
 from radixlang.grammar.vocabulary import Vocabulary
@@ -78,7 +79,7 @@ class NativeEngine:
         from radixlang.grammar.residual import ResidualGrammar
 
         machine: Machine
-        checks, checked = None, False
+        normalised, checked = None, False
         if spec.kind == "choice":
             choices = self._choices(spec.text)
             dfa = choice_dfa(choices, self.limits.max_states)
@@ -93,11 +94,11 @@ class NativeEngine:
             if isinstance(made, Dfa):
                 machine = Expression(made, self.tries, self.vocabulary.words, self.plain)
             else:
-                machine = Pushdown(made, self.tries, self.vocabulary.words, self.plain)
+                machine = self._pushdown(made)
         else:
-            if spec.kind == "json_schema":
-                check_residual(spec, normalise_text(spec.text).places)
-            machine, checks, checked = self._json(spec.kind, spec.text, spec.any_whitespace)
+            machine, normalised, checked = self._json(spec.kind, spec.text, spec.any_whitespace)
+            if normalised is not None:
+                check_residual(spec, normalised.places)
         grammar = NativeGrammar(machine, self.vocabulary)
         try:
             first = grammar.mask(machine.start)
@@ -108,6 +109,7 @@ class NativeEngine:
                 f"{spec.kind} begins with characters that the model's tokens cannot write", param=spec.kind
             )
         # An automaton that knows which numbers a double holds needs hundreds of states for each.
+        checks = None if normalised is None else normalised.checks
         return ResidualGrammar(grammar, checks, self.vocabulary) if checked else grammar
 
     @property
@@ -143,34 +145,48 @@ class NativeEngine:
         except Unsuitable:
             return None
 
-    def _make_json(self, kind: str, text: str, any_whitespace: bool) -> tuple[Pushdown, Obligations | None, bool]:
-        """The automaton of a schema or tag; what else has to be checked, and whether anything has."""
-        from radixlang.grammar.llg import ESCAPES, json_options
-
-        builder: Builder
+    def _make_json(self, kind: str, text: str, any_whitespace: bool) -> tuple[Pushdown, Normalised | None, bool]:
+        """The automaton of a schema or tag, the schema as it states it, and whether anything else has to be
+        checked."""
         if any_whitespace:
             raise Unsuitable("white space is free in it (--constrained-json-any-whitespace)")
-        checks = None
         if kind == "json_schema":
-            normalised = normalise_text(text)
-            written, builder, checks = normalised.schema, Builder(self.writable), normalised.checks
-            first_node = builder.schema(written, builder.automaton.accept)
-            sizes = measure_schema(written)
-        else:
-            written = read_json(text, kind)
-            sizes = measure_lark(to_lark(written, self.vocabulary))  # says what is wrong with it
-            tags = builder = TagBuilder(self.writable, self.vocabulary.special)
-            first_node = tags.format(format_of(written), builder.automaton.accept)
-        if sizes.least > self.limits.max_least:
+            normalised = normalise_text(text, looks=True)
+            try:
+                return self._make_schema(normalised)
+            except Unsuitable:
+                if not normalised.looks:
+                    raise
+            return self._make_schema(normalise_text(text))  # patterns that are too large are checked
+        written = read_json(text, kind)
+        sizes = measure_lark(to_lark(written, self.vocabulary))  # says what is wrong with it
+        builder = TagBuilder(self.writable, self.vocabulary.special)
+        first_node = builder.format(format_of(written), builder.automaton.accept)
+        subsets = self._subsets(builder, first_node, written, sizes.least)
+        subsets.explore_outside(MAX_TAG_WORK)
+        return self._pushdown(subsets), None, False
+
+    def _make_schema(self, normalised: Normalised) -> tuple[Pushdown, Normalised, bool]:
+        builder = Builder(self.writable)
+        first_node = builder.schema(normalised.schema, builder.automaton.accept)
+        least = shortest_at_most(normalised.schema)
+        if least > self.limits.max_least:
+            least = measure_schema(normalised.schema).least
+        subsets = self._subsets(builder, first_node, normalised.schema, least)
+        return self._pushdown(subsets), normalised, builder.unbounded or normalised.checks is not None
+
+    def _subsets(self, builder: Builder, first_node: int, written: Any, least: float) -> Subsets:
+        from radixlang.grammar.llg import ESCAPES, json_options
+
+        if least > self.limits.max_least:
             raise Unsuitable(f"its shortest text has more than {self.limits.max_least:,} bytes")
         if json_options(False, written)["json_allowed_escapes"] != ESCAPES:
             raise Unsuitable("it writes control characters")
         builder.automaton.start = first_node
-        subsets = Subsets(builder.automaton, self.writable)
-        machine = Pushdown(subsets, self.tries, self.vocabulary.words, self.plain)
-        if kind == "structural_tag":
-            subsets.explore_outside(MAX_TAG_WORK)
-        return machine, checks, kind == "json_schema" and (builder.unbounded or checks is not None)
+        return Subsets(builder.automaton, self.writable)
+
+    def _pushdown(self, subsets: Subsets) -> Pushdown:
+        return Pushdown(subsets, self.tries, self.vocabulary.words, self.plain)
 
     def _choices(self, text: str) -> list[bytes]:
         try:

@@ -22,6 +22,7 @@ from radixlang.grammar.native.strings import (
     NOT_PLAIN,
     Language,
     Strings,
+    check_some,
     counted,
     language,
     most_of,
@@ -30,7 +31,7 @@ from radixlang.grammar.native.strings import (
 )
 from radixlang.grammar.native.taken import MOST, STRING, Taken, bounds_of, is_any, kinds_of, scalar
 from radixlang.grammar.ranges import Ranges, without
-from radixlang.grammar.schema.automaton import Terms
+from radixlang.grammar.schema.automaton import MAX_WORK, Terms
 from radixlang.grammar.schema.regex import (
     ANY,
     UnsupportedPatternError,
@@ -65,8 +66,7 @@ class Builder:
         self.unbounded = False
         """numbers may have any number of digits, so that some are beyond a double"""
         self._counted = 0
-        self._patterns: dict[Terms, int] = {}
-        """states of their automata"""
+        self._patterns: dict[Terms, Language] = {}
         self._open: list[str] = []
         """references that are being followed"""
         self._called: dict[tuple[int, str], int] = {}
@@ -89,7 +89,7 @@ class Builder:
             for one, at in taken.patterns:
                 self._string_at(one, at)
             for terms, at in taken.keys:
-                self._language(terms, None, at)
+                self._language(terms, at)
             return self._value(taken, schema, follow)
         except RecursionError:
             raise Unsuitable("it is nested too deeply") from None
@@ -204,7 +204,8 @@ class Builder:
             repeated = _repeated_set(schema)
         if repeated is None:
             terms, most = terms_of(schema, at), most_of(schema)
-            found = self._language(terms, most, at)
+            found = self._language(terms, at)
+            check_some(found, most, at)
             if most is not None:
                 self._count(counted(found, most, MAX_COUNTED))
             first = self._strings_of(found, most, end)
@@ -221,11 +222,13 @@ class Builder:
         self._strings[key] = first
         return first
 
-    def _language(self, terms: Terms, most: int | None, at: str) -> Language:
-        found = language(terms, most, self._lost, at)
-        self._patterns[terms] = len(found.ends)
-        if sum(self._patterns.values()) > MAX_PATTERN_STATES:
+    def _language(self, terms: Terms, at: str) -> Language:
+        found = language(terms, self._lost, at)
+        self._patterns[terms] = found
+        if sum([len(one.ends) for one in self._patterns.values()]) > MAX_PATTERN_STATES:
             raise Unsuitable(f"its patterns need more than {MAX_PATTERN_STATES:,} states")
+        if sum([one.work for one in self._patterns.values()]) > MAX_WORK:
+            raise Unsuitable("its patterns look around in too many places")
         return found
 
     def _count(self, states: int) -> None:
@@ -437,11 +440,11 @@ class Builder:
         for source, terms in fitting.items():
             if taken.may_be(schema["patternProperties"][source]):
                 value = self.text(": ", self._value(taken, schema["patternProperties"][source], behind))
-                ways.append(self._strings_of(self._language(terms, None, ""), None, self.text('"', value)))
+                ways.append(self._keys_of(terms, value))
         if taken.may_be(others):
             value = self.text(": ", self._value(taken, others, behind))
             if rest:
-                ways.append(self._strings_of(self._language(rest, None, ""), None, self.text('"', value)))
+                ways.append(self._keys_of(rest, value))
             else:
                 loop, declared = self.free(), self.automaton.node()
                 self.automaton.free[loop] += (self._character(ANY, loop), self.text('"', value))
@@ -452,6 +455,11 @@ class Builder:
         keys = self.text('"', self.free(*ways))
         self.automaton.free[behind] += (self.text(", ", keys),)
         return keys
+
+    def _keys_of(self, terms: Terms, value: int) -> int:
+        """The rest of a key that fulfils some terms, and its value; there may be no such key."""
+        found = self._language(terms, "")
+        return self.free() if found.none else self._strings_of(found, None, self.text('"', value))
 
     _kinds: ClassVar[dict[str, Callable[[Builder, Taken, dict[str, Any], int], int]]] = {
         "null": _null,

@@ -39,6 +39,13 @@ class Language(NamedTuple):
     least: list[int | None]
     """of each state: characters to the nearest end; None: it has none"""
     ends: list[bool]
+    work: int = 0
+    """microseconds that it took to make, about"""
+
+    @property
+    def none(self) -> bool:
+        """Whether there are no strings."""
+        return self.least[0] is None
 
 
 ALL = Language([[(0, ANY)]], [0], [True])
@@ -94,7 +101,9 @@ def language_of(terms: Terms, lost: Ranges) -> Language | UnsupportedPatternErro
     except UnsupportedPatternError as error:
         return error
     ways = [list(product.edges(state).items()) for state in product.states()]
-    return _held(ways, [product.accepting(state) for state in product.states()], union([*_NEVER, *lost]))
+    return _held(ways, [product.accepting(state) for state in product.states()], union([*_NEVER, *lost]))._replace(
+        work=product.work
+    )
 
 
 def _held(ways: list[list[tuple[int, Ranges]]], ends: list[bool], never: Ranges) -> Language:
@@ -139,21 +148,25 @@ def most_of(schema: dict[str, Any]) -> int | None:
     return min(limits, default=None)
 
 
-def language(terms: Terms, most: int | None, lost: Ranges, at: str) -> Language:
-    """The strings of at most so many characters, none of them `lost`.
+def language(terms: Terms, lost: Ranges, at: str) -> Language:
+    """The strings that fulfil some terms, without `lost` characters.
 
     Raises:
-        Unsuitable: the patterns are not taken, or no string fulfils them.
+        Unsuitable: the patterns are not taken.
     """
     if not terms:
         return ALL
-    found, where = language_of(terms, lost), at or "its root"
+    found = language_of(terms, lost)
     if isinstance(found, UnsupportedPatternError):
-        raise Unsuitable(f"the pattern at {where} is not taken: {found}")
-    least = found.least[0]
-    if least is None or (most is not None and least > most):
-        raise Unsuitable(f"no string fulfils the pattern at {where}")
+        raise Unsuitable(f"the pattern at {at or 'its root'} is not taken: {found}")
     return found
+
+
+def check_some(language: Language, most: int | None, at: str) -> None:
+    """Raises Unsuitable where there is no string of at most so many characters."""
+    least = language.least[0]
+    if least is None or (most is not None and least > most):
+        raise Unsuitable(f"no string fulfils the pattern at {at or 'its root'}")
 
 
 def counted(language: Language, most: int, limit: int) -> int:

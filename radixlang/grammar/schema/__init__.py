@@ -38,12 +38,14 @@ class Normalised(NamedTuple):
     """`schema` allows every value of the original; exactly those where `residual` is empty.
 
     `checks` says which values to validate while they are generated; None where nothing is left to check.
+    `looks`: patterns of `schema` look around, which our own automata alone follow.
     """
 
     schema: Any
     residual: tuple[Residual, ...]
     warnings: tuple[str, ...]
     checks: Obligations | None
+    looks: bool = False
 
     @property
     def places(self) -> list[tuple[str, str | None]]:
@@ -51,8 +53,9 @@ class Normalised(NamedTuple):
         return [(each.pointer, each.keyword) for each in self.residual]
 
 
-def normalise(schema: Any, patterns: bool = True) -> Normalised:
-    """Rewrite a JSON schema (draft 4, 6, 7, 2019-09 or 2020-12) for the grammar library.
+def normalise(schema: Any, patterns: bool = True, looks: bool = False) -> Normalised:
+    """Rewrite a JSON schema (draft 4, 6, 7, 2019-09 or 2020-12) for the grammar library, or with `looks` for
+    automata that follow patterns which look around.
 
     Key order, and so the order in which properties are generated, is that of the schema. Without `patterns` what
     strings and keys must match is left to the check: for schemas whose patterns the library does not compare.
@@ -61,7 +64,7 @@ def normalise(schema: Any, patterns: bool = True) -> Normalised:
         GrammarError: malformed, too large, dangling references, or no finite value; names pointer and keyword.
     """
     document = Document(schema)
-    compiler = Compiler(document)
+    compiler = Compiler(document, looks)
     emitter = Emitter(compiler, patterns)
     try:
         written = emitter.write(compiler.state(document.root))
@@ -72,20 +75,30 @@ def normalise(schema: Any, patterns: bool = True) -> Normalised:
     nodes: dict[Node, None] = dict.fromkeys(node for node, _ in emitter.notes)
     residual = tuple(Residual(node.pointer, keyword, node.schema) for node, keyword in emitter.notes)
     checks = Obligations(compiler, nodes) if residual else None
-    return Normalised(written, residual, tuple(compiler.warnings), checks)
+    return Normalised(written, residual, tuple(compiler.warnings), checks, compiler.looked)
 
 
-@kept(many=64, short=MAX_SHORT)
-def normalise_text(text: str) -> Normalised:
+def normalise_text(text: str, looks: bool = False) -> Normalised:
     """`normalise` of a JSON text; the last ones are kept, for one backend after another asks for the same.
 
     Raises:
         GrammarError: as `normalise`, and where the text is no JSON.
     """
-    normalised = normalise(read_json(text, "json_schema"))
+    normalised = _normalised(text)
+    return normalised if looks or not normalised.looks else _without_looks(text)
+
+
+@kept(many=64, short=MAX_SHORT)
+def _normalised(text: str) -> Normalised:
+    normalised = normalise(read_json(text, "json_schema"), looks=True)
     for warning in normalised.warnings:
         log.info("a JSON schema was given a keyword without effect: %s", warning)
     return normalised
+
+
+@kept(many=64, short=MAX_SHORT)
+def _without_looks(text: str) -> Normalised:
+    return normalise(read_json(text, "json_schema"))
 
 
 def check_all(schema: Any) -> Obligations:

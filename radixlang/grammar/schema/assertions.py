@@ -83,7 +83,7 @@ def _string(compiler: Compiler, node: Node, k: dict[str, Any]) -> Str | None:
     if "pattern" in k:
         if reason := too_long(k["pattern"]):
             raise GrammarError(f"the pattern is too large: {reason}.", pointer=node.pointer, keyword="pattern")
-        if pattern.readable(k["pattern"]):
+        if compiler.readable(k["pattern"]):
             terms = () if pattern.universal(k["pattern"]) else ((k["pattern"], True),)
         else:
             notes = ((node, "pattern"),)
@@ -160,7 +160,7 @@ def _object(compiler: Compiler, node: Node, k: dict[str, Any]) -> Obj | None:
             rest = compiler.state(node.child("additionalProperties"))
         for source in k.get("patternProperties", ()):
             each = compiler.state(node.child("patternProperties", source))
-            if not pattern.readable(source):
+            if not compiler.readable(source):
                 notes.append((node, "patternProperties"))
                 rest = ()
             elif pattern.universal(source):

@@ -4,15 +4,19 @@ pattern for each (state elimination). Knows nothing of schemas, or of what is as
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from radixlang.grammar.kept import kept
 from radixlang.grammar.ranges import Ranges
 from radixlang.grammar.schema.nfa import Alphabet, Made, Part, part_of, sets_of
-from radixlang.grammar.schema.regex import ANY, Tree, UnsupportedPatternError, parse, write_set
+from radixlang.grammar.schema.regex import ANY, Tree, UnsupportedPatternError, flat, parse, write_set
 
+_LOOKS = re.compile(r"\(\?<?[=!]|\\[bB]")
 _MAX_DFA = 64
+MAX_WORK = 1_000_000
+"""microseconds, about, of one automaton"""
 MAX_TEXT = 1_000  # characters of a pattern that is made here
 SHORT = 1 << 12  # characters of patterns of which many results are kept; those of formats have up to 4,000
 
@@ -20,8 +24,8 @@ Terms = tuple[tuple[str, bool], ...]
 
 
 def size_of(terms: Terms) -> int:
-    """Characters of all patterns."""
-    return sum(len(source) for source, _ in terms)
+    """Characters of all patterns; a look-around counts for fifty, for it has an automaton of its own."""
+    return sum([len(source) + 50 * len(_LOOKS.findall(source)) for source, _ in terms])
 
 
 class Searches(NamedTuple):
@@ -63,7 +67,7 @@ def searches_of(trees: list[tuple[Tree, bool]]) -> Searches:
 
 def split(tree: Tree, wanted: bool) -> list[tuple[Tree, bool]]:
     """Take leading look-aheads out: `^(?!x)y` is "y from the start, and not x from the start"."""
-    parts = tree[1] if tree[0] == "cat" else ()
+    parts = flat(tree)
     if not wanted or parts[:1] != (("start",),):
         return [(tree, wanted)]
     rest = list(parts[1:])
@@ -91,6 +95,8 @@ class Product:
         self._index: Made[tuple[Any, ...], int] = Made(self._number)
         self._index[self._states[0]] = 0
         self._edges: dict[int, dict[int, Ranges]] = {}
+        self.work = 0
+        """microseconds that it has taken, about"""
 
     def accepting(self, state: int) -> bool:
         return all(
@@ -132,18 +138,23 @@ class Product:
             yield state
 
     def _unfold(self, state: int) -> dict[int, Ranges]:
-        spans: list[tuple[int, tuple[Any, ...]]] = [(self._alphabet.all, ())]
+        spans: list[tuple[int, list[Any]]] = [(self._alphabet.all, [])]
         for (part, _), each in zip(self._parts, self._states[state], strict=True):
             row = part.row(each)
-            spans = [
-                (both, (*targets, target))
-                for span, targets in spans
-                for kinds, target in row
-                if (both := span & kinds)
-            ]
+            self.work += part.weight(each) * len(row)
+            if self.work > MAX_WORK:
+                raise UnsupportedPatternError("it looks around in too many places")
+            cut = []
+            for span, targets in spans:
+                first, *others = [(both, target) for kinds, target in row if (both := span & kinds)]
+                cut += [(both, [*targets, target]) for both, target in others]
+                targets.append(first[1])  # not copied, for there may be hundreds of parts
+                cut.append((first[0], targets))
+            spans = cut
+            self.work += len(spans) // 2
         edges: dict[int, int] = {}
         for span, targets in spans:
-            if (number := self._index[targets]) >= 0:
+            if (number := self._index[tuple(targets)]) >= 0:
                 edges[number] = edges.get(number, 0) | span
         return {target: self._alphabet.ranges(kinds) for target, kinds in edges.items()}
 

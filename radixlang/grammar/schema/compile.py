@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from radixlang.grammar.errors import GrammarError
 from radixlang.grammar.schema import pattern
 from radixlang.grammar.schema.assertions import shape_of
+from radixlang.grammar.schema.automaton import Terms, size_of
 from radixlang.grammar.schema.combinators import COMBINATORS
 from radixlang.grammar.schema.document import Document, Node, malformed
 from radixlang.grammar.schema.exclusion import Traits
@@ -45,6 +46,7 @@ MAX_STATES = 20_000  # states of one schema
 MAX_HOPS = 1_000  # references that only lead to another one
 MAX_WORK = 20_000_000  # in one schema, counted in steps of about 100 ns
 CONJUNCTION = 50  # such steps for each
+LOOK = 200  # for each character of a pattern with look-arounds, these counted as `size_of` does
 CHARACTER = 20  # for each that is matched with a pattern
 
 
@@ -63,8 +65,13 @@ class _TooManyError(Exception):
 class Compiler:
     """Expands the states of one document; results are kept."""
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: Document, looks: bool = False) -> None:
+        """`looks`: patterns may be written with look-arounds where they cannot be without."""
         self.document = document
+        self._looks = looks
+        self._read: set[str] = set()
+        self.looked = False
+        """whether one is"""
         self.warnings: dict[str, None] = {}
         if document.foreign:
             self.warnings[f"#/$schema: no known draft; read as draft {document.draft}."] = None
@@ -89,9 +96,52 @@ class Compiler:
         self._work += steps
         if self._work > MAX_WORK:
             raise GrammarError(
-                "its subschemas combine in too many ways; simplify allOf, anyOf, oneOf or patternProperties.",
+                "its subschemas combine in too many ways; simplify allOf, anyOf, oneOf, patternProperties or "
+                "patterns that look around.",
                 pointer="",
             )
+
+    # ---- patterns
+
+    def readable(self, source: str) -> bool:
+        """Whether `pattern_of` states a pattern.
+
+        Raises:
+            GrammarError: it looks around, as so many do that this would take long.
+        """
+        if source not in self._read:
+            self._read.add(source)
+            size = size_of(((source, True),))
+            self.spend(LOOK * size if size > len(source) else 0)
+        return pattern.readable(source) or (self._looks and pattern.followed(source))
+
+    def pattern_of(self, terms: Terms) -> str:
+        """One pattern for some strings.
+
+        Raises:
+            UnsupportedPatternError: none can be written.
+        """
+        try:
+            return pattern.Language(terms).source()
+        except pattern.UnsupportedPatternError:
+            if not self._looks:
+                raise
+        written = pattern.Language(terms).looking()
+        self.looked = True
+        return written
+
+    def has_none(self, terms: Terms) -> bool:
+        """Whether no string fulfils some terms.
+
+        Raises:
+            UnsupportedPatternError: that is not known; where patterns may look around it does not matter.
+        """
+        try:
+            return pattern.Language(terms).empty()
+        except pattern.UnsupportedPatternError:
+            if not self._looks:
+                raise
+            return False
 
     # ---- states
 
@@ -180,9 +230,12 @@ class Compiler:
     @staticmethod
     def no_string(term: Str) -> bool:
         """Whether the patterns and the bounds of the length leave no string, as far as can be told."""
-        if len(term.terms) + (term.low > 0 or term.high is not None) < 2 or not term.terms:
+        if not term.terms:
             return False
         try:
+            alone = len(term.terms) == 1 and not term.low and term.high is None
+            if alone and not pattern.looking(term.terms[0][0]):
+                return False  # which is nearly always right
             return pattern.Language(term.terms).empty(term.low, term.high)
         except pattern.UnsupportedPatternError:
             return False

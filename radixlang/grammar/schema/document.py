@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 from urllib.parse import quote, unquote, urldefrag, urljoin
 
 import jsonschema_rs
 
 from radixlang.grammar.errors import GrammarError
+from radixlang.grammar.schema.checked import spelt_out
 
 MAX_DEPTH = 100  # nesting of the schema's JSON; libraries behind us recurse on it
 MAX_NODES = 50_000  # JSON values in the schema
@@ -170,15 +172,20 @@ class Document:
         make = _VALIDATORS[node.draft]
         if not isinstance(node.schema, dict):
             return make(node.schema, validate_formats=True)
-        whole = self.schema
-        if isinstance(whole, dict) and "$schema" in whole:
-            whole = {**whole, "$schema": _URIS[self.draft]}  # as the library spells it
         if node is self.root:
-            return make(whole, validate_formats=True)
+            return make(self._checked, validate_formats=True)
         if self._registry is None:
-            self._registry = jsonschema_rs.Registry([(self.root.base, whole)])
+            self._registry = jsonschema_rs.Registry([(self.root.base, self._checked)])
         place = f"{self.root.base}#{quote(node.pointer, safe='/~')}"
         return make({"$ref": place}, registry=self._registry, validate_formats=True)
+
+    @cached_property
+    def _checked(self) -> Any:
+        """The schema as validators read it."""
+        whole = spelt_out(self.schema)
+        if isinstance(whole, dict) and "$schema" in whole:
+            whole["$schema"] = _URIS[self.draft]  # as the library spells it
+        return whole
 
     def _walk(self, resource: Node, fragment: str) -> Node | None:
         value, pointer, base, draft = resource.schema, resource.pointer, resource.base, resource.draft

@@ -120,7 +120,7 @@ def _fail_string(compiler: Compiler, node: Node, key: str, k: dict[str, Any]) ->
     if key == "pattern":
         if pattern.universal(value):
             return []
-        if pattern.readable(value):
+        if compiler.readable(value):
             return [({"string": Str(terms=((value, False),), origins=(node,))},)]
         return [({"string": Str(notes=((node, key),))},)]
     found = formats.lookup(value, node.draft)

@@ -18,9 +18,12 @@ from radixlang.grammar.schema.regex import ANY, Tree, UnsupportedPatternError, h
 _MAX_NODES = 3_000
 _MAX_CUTS = 8_000  # between characters that the moves tell apart; Unicode's letters and digits have 1,500
 _MAX_KINDS = 500  # of characters
+_MAX_HISTORY = 64  # look-behinds of a tree; each is followed at every character
 _MAX_PLACES = 300  # of a text in a tree that looks around
 K = TypeVar("K")
 V = TypeVar("V")
+_MAX_HELD = 50_000
+"""of what rows follow, some 30 bytes each: patterns are kept"""
 _KEPT = 4_096
 """steps of one automaton that are kept: texts of clients may lead through ever new states"""
 _ENDS = 1
@@ -114,6 +117,9 @@ class Part(Protocol):
 
     initial: Any
 
+    def weight(self, state: Any) -> int:
+        """What is followed at once: microseconds of each step, about; 0 where it is never much."""
+
     def step(self, state: Any, kind: int) -> Any:
         """The state behind a character."""
 
@@ -140,13 +146,17 @@ class _Nfa:
     """Thompson's construction. Empty moves may have a guard: `start` and `end` for the two anchors, the number of
     a look-around in `looks`."""
 
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree: Tree, searching: bool = True) -> None:
+        """`searching`: the tree may begin anywhere."""
         self.empty: list[list[tuple[int, str | int]]] = []
         self.moves: list[list[tuple[Ranges, int]]] = []
         self.looks: list[Tree] = []
+        self._looks: dict[int | Tree, int] = {}
+        """their numbers, by what they are and, sooner found, by their identity"""
         self.first = self._node()
         self.final = self._add(tree, self.first)
-        self.moves[self.first].append((ANY, self.first))
+        if searching:
+            self.moves[self.first].append((ANY, self.first))
         self.moves[self.final].append((ANY, self.final))
         self._leave_out()
 
@@ -185,11 +195,19 @@ class _Nfa:
                     start = self._add(inner, start)
             self.empty[start].append((end, ""))
         elif kind in ("look", "behind"):
-            self.looks.append(tree)
-            self.empty[start].append((end, len(self.looks) - 1))
+            self.empty[start].append((end, self._number_of(tree)))
         else:
             self.empty[start].append((end, kind))
         return end
+
+    def _number_of(self, look: Tree) -> int:
+        """Of a look-around; what is repeated has but one."""
+        number = self._looks.get(id(look))
+        if number is None:
+            number = self._looks[id(look)] = self._looks.setdefault(look, len(self.looks))
+            if number == len(self.looks):
+                self.looks.append(look)
+        return number
 
     def _leave_out(self) -> None:
         """Take moves out behind which the tree cannot be found any more."""
@@ -259,6 +277,9 @@ class Search:
     def step(self, state: int, kind: int) -> int:
         return self._after[sum([state & moves for kinds, moves in self._reads if kinds >> kind & 1])]
 
+    def weight(self, state: int) -> int:
+        return 0
+
     def row(self, state: int) -> list[tuple[int, int]]:
         return self._rows[state]
 
@@ -312,24 +333,38 @@ _NOWHERE = _Places(frozenset(), ())
 class Looking:
     """A tree that looks around."""
 
-    def __init__(self, tree: Tree, alphabet: Alphabet) -> None:
-        self._nfa = nfa = _Nfa(tree)
+    def __init__(self, tree: Tree, alphabet: Alphabet, searching: bool = True) -> None:
+        """`searching`: the tree may begin anywhere; not only where `begin` is called."""
+        self._nfa = nfa = _Nfa(tree, searching)
         self._alphabet = alphabet
+        self.history: list[Part] = []
+        """what is followed from the start of the text, for look-aheads as well"""
         self._ahead: dict[int, Part] = {}
-        self._behind: dict[int, tuple[int, Part]] = {}
-        """with the place of its state in those of all"""
+        self._slots: dict[int, int] = {}
+        """of each look-around that has a history: where its states begin in those of all"""
         for number, (kind, inner, _) in enumerate(nfa.looks):
-            if holds(inner, *(("end", "look") if kind == "behind" else ("start", "behind"))):
-                raise UnsupportedPatternError("it looks around within what it looks for")
             if kind == "behind":
-                part = part_of(("cat", (inner, ("end",))), alphabet)
-                self._behind[number] = len(self._behind), part
+                if holds(inner, "end", "look"):
+                    raise UnsupportedPatternError("it looks ahead within what it looks behind for")
+                self._slots[number] = len(self.history)
+                self.history.append(part_of(("cat", (inner, ("end",))), alphabet))
+            elif holds(inner, "start", "behind"):
+                ahead = self._ahead[number] = Looking(inner, alphabet, searching=False)
+                self._slots[number] = len(self.history)
+                self.history += ahead.history
             else:
                 self._ahead[number] = part_of(("cat", (("start",), inner)), alphabet)
+            if len(self.history) > _MAX_HISTORY:
+                raise UnsupportedPatternError("it looks behind in too many places")
         self._always = _Places(frozenset([(nfa.final, frozenset())]), ())
         self._rows: Made[_Places, list[tuple[int, _Places]]] = Made(self._read)
-        behind = tuple([part.initial for _, part in self._behind.values()])
-        self.initial = self._closure([(nfa.first, frozenset())], behind, at_start=True)
+        self._held = 0
+        """of all rows that are kept"""
+        self.initial = self.begin(tuple([part.initial for part in self.history]), at_start=True)
+
+    def begin(self, behind: tuple[Any, ...], at_start: bool) -> _Places:
+        """The first state within a text: `behind` are the states of `history` there."""
+        return self._closure([(self._nfa.first, frozenset())], behind, at_start)
 
     def _closure(self, places: Iterable[_Place], behind: tuple[Any, ...], at_start: bool = False) -> _Places:
         nfa = self._nfa
@@ -344,16 +379,16 @@ class Looking:
                     if not at_start:
                         continue
                 elif isinstance(guard, int):
-                    wanted = nfa.looks[guard][2]
-                    if guard in self._behind:
-                        slot, part = self._behind[guard]
-                        if part.accepts(behind[slot]) != wanted:
+                    kind, _, wanted = nfa.looks[guard]
+                    if kind == "behind":
+                        slot = self._slots[guard]
+                        if self.history[slot].accepts(behind[slot]) != wanted:
                             continue
                     else:
-                        part = self._ahead[guard]
-                        fixed = part.fixed(part.initial)
+                        first = self._first(guard, behind, at_start)
+                        fixed = self._ahead[guard].fixed(first)
                         if fixed is None:
-                            after = owed | {(guard, part.initial)}
+                            after = owed | {(guard, first)}
                         elif fixed != wanted:
                             continue
                 if (target, after) not in seen:
@@ -378,6 +413,14 @@ class Looking:
             raise UnsupportedPatternError("it looks around in too many places at once")
         return _Places(frozenset(left), behind) if left else _NOWHERE
 
+    def _first(self, number: int, behind: tuple[Any, ...], at_start: bool) -> Any:
+        """The state in which a look-ahead begins."""
+        ahead = self._ahead[number]
+        if number not in self._slots or not isinstance(ahead, Looking):
+            return ahead.initial
+        slot = self._slots[number]
+        return ahead.begin(behind[slot : slot + len(ahead.history)], at_start)
+
     def step(self, state: _Places, kind: int) -> _Places:
         if state in (self._always, _NOWHERE):
             return state
@@ -390,7 +433,7 @@ class Looking:
             left = after[owed]
             if left is not None:
                 places.update((target, left) for ranges, target in nfa.moves[node] if kinds_of[ranges] >> kind & 1)
-        behind = tuple([part.step(state.behind[slot], kind) for slot, part in self._behind.values()])
+        behind = tuple([part.step(at, kind) for part, at in zip(self.history, state.behind, strict=True)])
         return self._closure(places, behind)
 
     def _paid(self, owed: frozenset[tuple[int, Any]], kind: int) -> frozenset[tuple[int, Any]] | None:
@@ -408,6 +451,9 @@ class Looking:
                 return None
         return frozenset(left)
 
+    def weight(self, state: _Places) -> int:
+        return len(self.history) + sum([1 + len(owed) for _, owed in state.at])
+
     def row(self, state: _Places) -> list[tuple[int, _Places]]:
         return self._rows[state]
 
@@ -417,11 +463,15 @@ class Looking:
         told = {self._alphabet.kinds_of[ranges] for node, _ in state.at for ranges, _ in self._nfa.moves[node]}
         for number, at in {each for _, owed in state.at for each in owed if each != _End}:
             told.update(kinds for kinds, _ in self._ahead[number].row(at))
-        for slot, part in self._behind.values():
-            told.update(kinds for kinds, _ in part.row(state.behind[slot]))
+        for part, at in zip(self.history, state.behind, strict=True):
+            told.update(kinds for kinds, _ in part.row(at))
         alike = [self._alphabet.all]  # kinds that nothing here tells apart
         for kinds in told:
             alike = [some for each in alike for some in (each & kinds, each & ~kinds) if some]
+        self._held += self.weight(state) * len(alike)
+        if self._held > _MAX_HELD:
+            self._held = 0
+            self._rows.clear()
         return [(some, self.step(state, some.bit_length() - 1)) for some in alike]
 
     def accepts(self, state: _Places) -> bool:

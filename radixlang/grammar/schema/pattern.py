@@ -29,6 +29,7 @@ __all__ = [
     "IrregularPatternError",
     "Language",
     "UnsupportedPatternError",
+    "followed",
     "parse",
     "readable",
     "universal",
@@ -71,6 +72,17 @@ class Language(NamedTuple):
         if isinstance(written, UnsupportedPatternError):
             raise UnsupportedPatternError(*written.args)
         return written
+
+    def looking(self) -> str:
+        """One pattern for the language that may look around, so that it is as large as the patterns are.
+
+        Raises:
+            UnsupportedPatternError: a pattern cannot be read, or looks around in a way that is not followed.
+        """
+        searches(self.terms)
+        if len(self.terms) == 1 and self.terms[0][1]:
+            return self.terms[0][0]
+        return "^" + "".join([rf"(?{'=' if wanted else '!'}[\s\S]*(?:{source}))" for source, wanted in self.terms])
 
 
 @kept(many=512, short=SHORT, few=8, size=size_of)
@@ -115,6 +127,23 @@ def readable(source: str) -> bool:
     except UnsupportedPatternError:
         return False
     return True
+
+
+def followed(source: str) -> bool:
+    """Whether an automaton can follow a pattern, one that looks around too; it may be large."""
+    try:
+        return bool(Language(((source, True),)).looking())
+    except UnsupportedPatternError:
+        return False
+
+
+def looking(source: str) -> bool:
+    """Whether a pattern looks ahead or behind.
+
+    Raises:
+        UnsupportedPatternError: the pattern cannot be read.
+    """
+    return looks(parse(source).tree)
 
 
 def irregular(source: str) -> str | None:

@@ -112,15 +112,16 @@ class _Parser:
         while self.at < len(self.text) and self.text[self.at] not in "|)":
             if self.flags_here():
                 continue
+            in_group = self.peek("(") and not self.peek(("(?=", "(?!", "(?<=", "(?<!"))
             item = self.atom(depth)
-            items.append(self.quantified(item))
+            items.append(self.quantified(item, in_group))
         return items[0] if len(items) == 1 else ("cat", tuple(items))
 
-    def quantified(self, item: Tree) -> Tree:
+    def quantified(self, item: Tree, in_group: bool) -> Tree:
         bounds = self.quantifier()
         if bounds is None:
             return item
-        if item[0] in ("start", "end", "look", "behind"):
+        if item[0] in ("start", "end") or (item[0] in ("look", "behind") and not in_group):
             raise UnsupportedPatternError("an assertion is repeated")
         self.take("?")
         if self.at < len(self.text) and (self.text[self.at] in "*+?" or self.quantifier() is not None):
@@ -317,18 +318,23 @@ def parse(pattern: str) -> Parsed:
     return Parsed(tree, parser.plain)
 
 
-def write(tree: Tree) -> str:
-    """The tree as source text every Rust-like regex library reads alike."""
+def write(tree: Tree, whole: bool = False) -> str:
+    """The tree as source text every Rust-like regex library reads alike. `whole`: what the grammar library does
+    not take may be in it, look-arounds and sets that are not `spelt`.
+
+    Raises:
+        UnsupportedPatternError: it looks around.
+    """
     kind = tree[0]
     if kind == "set":
-        return write_set(tree[1])
+        return set_text(tree[1]) if whole else write_set(tree[1])
     if kind == "cat":
-        return "".join(f"(?:{write(t)})" if t[0] == "alt" else write(t) for t in tree[1])
+        return "".join(f"(?:{write(t, whole)})" if t[0] == "alt" else write(t, whole) for t in tree[1])
     if kind == "alt":
-        return "|".join(map(write, tree[1])) if tree[1] else r"[^\s\S]"
+        return "|".join([write(t, whole) for t in tree[1]]) if tree[1] else r"[^\s\S]"
     if kind == "rep":
         _, inner, low, high = tree
-        body = write(inner) if inner[0] in ("set", "property") else f"(?:{write(inner)})"
+        body = write(inner, whole) if inner[0] in ("set", "property") else f"(?:{write(inner, whole)})"
         sign = {(0, None): "*", (1, None): "+", (0, 1): "?"}.get((low, high))
         if sign is None:
             sign = f"{{{low}}}" if low == high else f"{{{low},{'' if high is None else high}}}"
@@ -336,7 +342,9 @@ def write(tree: Tree) -> str:
     if kind == "property":
         return tree[1]
     if kind in ("look", "behind"):
-        raise UnsupportedPatternError("it looks around")
+        if not whole:
+            raise UnsupportedPatternError("it looks around")
+        return f"(?{'<' * (kind == 'behind')}{'=' if tree[2] else '!'}{write(tree[1], whole)})"
     return "^" if kind == "start" else "$"
 
 
@@ -360,7 +368,11 @@ def written_as_it_is(tree: Tree) -> bool:
 
 @kept(many=512, short=64)
 def write_set(ranges: Ranges) -> str:
-    ranges = spelt(ranges)
+    return set_text(spelt(ranges))
+
+
+def set_text(ranges: Ranges) -> str:
+    """A class with just these characters."""
     if ranges == ANY:
         return r"[\s\S]"
     if not ranges:

@@ -185,7 +185,7 @@ def _keys(writing: Writing, term: Obj, rest: State) -> _Keys:
                 found = [each for source, each in part.patterns if (source, True) in signs]
                 for each in found or [part.rest]:
                     state = join(state, each)
-            regions[pattern.Language(signs).source()] = state
+            regions[compiler.pattern_of(signs)] = state
     except pattern.UnsupportedPatternError:
         origins = tuple(part.origin for part in term.parts if part.patterns and part.origin)
         lost = tuple((node, "patternProperties") for node in origins)
@@ -207,19 +207,27 @@ def _regions(compiler: Compiler, sources: tuple[str, ...], allowed: Terms) -> li
     if not sources:
         return [allowed] if allowed else []
     if len(sources) == 1 and not allowed:
-        return [((sources[0], True),)]
+        return [((sources[0], True),)] if _possible(sources[0]) else []
     pairs = itertools.combinations(sources, 2)
     compiler.spend(PAIR * len(sources) ** 2 // 2)
-    if not allowed and all(pattern.Language(((a, True), (b, True))).empty() for a, b in pairs):
-        return [((source, True),) for source in sources]
+    if not allowed and all(compiler.has_none(((a, True), (b, True))) for a, b in pairs):
+        return [((source, True),) for source in sources if _possible(source)]
     if len(sources) > 4:
         raise pattern.UnsupportedPatternError("too many overlapping patterns")
     out = []
     for signs in itertools.product((True, False), repeat=len(sources)):
         region = (*allowed, *zip(sources, signs, strict=True))
-        if (any(signs) or allowed) and not pattern.Language(region).empty():
+        if (any(signs) or allowed) and not compiler.has_none(region):
             out.append(region)
     return out
+
+
+def _possible(source: str) -> bool:
+    """Whether any key fits a pattern, as far as can be told."""
+    try:
+        return not pattern.Language(((source, True),)).empty()
+    except pattern.UnsupportedPatternError:
+        return True
 
 
 def _language(term: Str) -> tuple[Terms, bool]:

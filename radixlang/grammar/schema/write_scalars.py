@@ -160,8 +160,10 @@ def write_string(writing: Writing, term: Str) -> list[Fragment]:
     if writing.compiler.no_string(term):
         (node, keyword), *_ = losses(term.origins, "pattern", "format")
         bounded = term.low > 0 or term.high is not None
-        what = f"{keyword} and length" if bounded else "all patterns and formats"
-        writing.fault = Fault(node, keyword, f"no string fulfils {what} together.")
+        what = f"{keyword} and length together" if bounded else "all patterns and formats together"
+        writing.fault = Fault(
+            node, keyword, f"no string fulfils {what if bounded or len(term.terms) > 1 else keyword}."
+        )
         return []
     schema: dict[str, Any] = {"type": "string"}
     notes = term.notes
@@ -175,7 +177,7 @@ def write_string(writing: Writing, term: Str) -> list[Fragment]:
         notes = join(notes, losses(term.origins, "pattern", "format"))
     for one in term.terms[:most]:
         try:
-            sources.append(pattern.Language((one,)).source())
+            sources.append(writing.compiler.pattern_of((one,)))
         except pattern.UnsupportedPatternError:
             notes = join(notes, losses(term.origins, "pattern", "format"))
     if term.not_in:
