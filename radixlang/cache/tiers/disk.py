@@ -36,7 +36,7 @@ log = get_logger(__name__)
 ENTRY = re.compile(r"[0-9a-f]{32}(\.[0-9a-f]+-\d+\.part)?")
 """names of our files; others in the folder are nobody's business here"""
 LATER = 1000
-"""nanoseconds by which a page counts as used longer ago than the one before it, without which it is worth nothing"""
+"""nanoseconds by which a page counts as older than the one before it, without which it is worth nothing"""
 LEFTOVER = 3600
 """seconds after which a file that was never renamed is nobody's any more"""
 ROOM = 0.9
