@@ -11,6 +11,7 @@ import argparse
 import dataclasses
 import difflib
 import json
+import math
 import os
 import types
 import typing
@@ -264,12 +265,12 @@ class Config:
         return cls(**groups)
 
     def flat(self) -> dict[str, Any]:
-        """All values under their flat names, keys withheld (they show as "***")."""
+        """All values under their flat names; keys, and what may hold a storage's password, show as "***"."""
         out: dict[str, Any] = {}
         for group in dataclasses.fields(self):
             out |= dataclasses.asdict(getattr(self, group.name))
-        for name in ("api_key", "admin_api_key"):
-            if out[name]:
+        for name in ("api_key", "admin_api_key", "hicache_storage_backend_extra_config"):
+            if out[name] not in (None, "", "{}"):
                 out[name] = "***"
         return out
 
@@ -301,6 +302,10 @@ class Config:
             if not ok:
                 raise ConfigError(f"--{name.replace('_', '-')} must be {rule}, got {value}.")
 
+        for name, f, _ in options():
+            value = getattr(getattr(self, name), f.name)
+            if isinstance(value, float):
+                need(math.isfinite(value), f.name, value, "a finite number")
         if not m.model_path:
             raise ConfigError("--model-path is required: a folder, a .gguf file, a hub id, or 'default'.")
         need(d.tp_size >= 1, "tp_size", d.tp_size, "at least 1")
@@ -369,18 +374,30 @@ class Config:
         need(c.hicache_ratio > 0, "hicache_ratio", c.hicache_ratio, "above 0")
         for name in ("hicache_size", "cache_dir_size"):
             need(getattr(c, name) >= 0, name, getattr(c, name), "0 or more")
+        need(v.health_timeout > 0, "health_timeout", v.health_timeout, "above 0")
+        need(v.drain_timeout >= 0, "drain_timeout", v.drain_timeout, "0 or more")
         storage = c.hicache_storage_backend
         if c.cache_dir is not None:
             need(storage in ("none", "file"), "cache_dir", c.cache_dir, f"left out with the {storage} backend")
             storage = "file"
         need(storage != "file" or bool(c.cache_dir), "cache_dir", "nothing", "a folder with the file backend")
+        if storage != "file" and c.cache_dir_size != CacheConfig.cache_dir_size:
+            raise ConfigError("--cache-dir-size needs --cache-dir: the folder whose size it bounds.")
+        if storage in ("none", "file") and json.loads(c.hicache_storage_backend_extra_config):
+            raise ConfigError(
+                "--hicache-storage-backend-extra-config needs a --hicache-storage-backend that takes it (redis)."
+            )
         if storage != "none":
             need(d.tp_size == 1, "tp_size", d.tp_size, "1 with --cache-dir or --hicache-storage-backend")
         if c.enable_hierarchical_cache or storage != "none":
             need(not c.disable_radix_cache, "disable_radix_cache", "true", "left out with tiers below the cache")
         policy = "priority" if s.enable_priority_scheduling and s.schedule_policy == "fcfs" else s.schedule_policy
-        if s.schedule_low_priority_values_first and policy != "priority":
-            raise ConfigError("--schedule-low-priority-values-first needs --enable-priority-scheduling.")
+        if s.enable_priority_scheduling:
+            rule = "left out (or priority) with --enable-priority-scheduling"
+            need(policy == "priority", "schedule_policy", policy, rule)
+        for name in ("schedule_low_priority_values_first", "disable_priority_preemption"):
+            if getattr(s, name) and policy != "priority":
+                raise ConfigError(f"--{name.replace('_', '-')} needs --enable-priority-scheduling.")
         dtype = {"float": "float32", "half": "float16"}.get(m.dtype, m.dtype)
         # Import here: the registries live in the host column, above this module.
         from radixlang.registry import check_name

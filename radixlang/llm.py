@@ -21,6 +21,7 @@ from radixlang.launch import InlineRing, ProcessRing, ProgressHook, Ring, RingRe
 from radixlang.log import configure
 from radixlang.sampling_params import SamplingParams
 from radixlang.server.admin import model_facts
+from radixlang.server.fields import PIN_SECONDS
 from radixlang.server.hub import Hub
 from radixlang.server.native import (
     GenerateBody,
@@ -31,7 +32,7 @@ from radixlang.server.native import (
     text_of_tokens,
 )
 from radixlang.server.openai.embeddings import check_dimensions, unit_vector
-from radixlang.server.pins import TTL, PinBody, make_pin, remove_pins
+from radixlang.server.pins import PinBody, UnpinBody, make_pin, remove_pins
 from radixlang.server.profiling import profile_arguments, profile_body
 from radixlang.server.stream import Stream
 from radixlang.text.worker import load_for
@@ -250,7 +251,7 @@ class Engine:
         """Empty the prefix cache; False when requests are running."""
         return bool(self._call(self.hub.control("flush_cache")))
 
-    def pin(self, prompt: str | None = None, *, ttl: float = TTL, **fields: Any) -> dict[str, Any]:
+    def pin(self, prompt: str | None = None, *, ttl: float = PIN_SECONDS, **fields: Any) -> dict[str, Any]:
         """Compute a prompt and keep it in the prefix cache for `ttl` seconds. → `{"id", "tokens", "expires"}`.
 
         `fields` are those of `/pin`: `input_ids` or `messages` instead of the prompt, `id` of a pin to add to,
@@ -265,11 +266,11 @@ class Engine:
 
     def unpin(self, id: str | list[str]) -> int:
         """End pins; unknown ids are ignored. → how many there were"""
-        return self._call(remove_pins(self.hub, id))
+        return self._call(remove_pins(self.hub, _converted({"id": id}, UnpinBody, "unpin").id))
 
     async def async_unpin(self, id: str | list[str]) -> int:
         """`unpin` for async programs."""
-        return await self._acall(remove_pins(self.hub, id))
+        return await self._acall(remove_pins(self.hub, _converted({"id": id}, UnpinBody, "unpin").id))
 
     def pins(self) -> list[dict[str, Any]]:
         """All pins: `{"id", "tokens", "branches", "expires"}`."""

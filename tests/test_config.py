@@ -44,6 +44,21 @@ def test_every_option_has_a_flag_and_a_sentence_of_help():
         ({"radix_eviction_policy": "nope"}, "--radix-eviction-policy"),
         ({"attention_backend": "nope"}, "--attention-backend"),
         ({"model_path": ""}, "--model-path"),
+        ({"cache_dir": "d", "cache_dir_size": float("inf")}, "--cache-dir-size must be a finite number"),
+        ({"hicache_ratio": float("inf")}, "--hicache-ratio"),
+        ({"queue_timeout": float("nan")}, "--queue-timeout"),
+        ({"drain_timeout": -1.0}, "--drain-timeout"),
+        ({"health_timeout": 0.0}, "--health-timeout"),
+        ({"cache_dir_size": 1.0}, "--cache-dir-size needs --cache-dir"),
+        ({"hicache_storage_backend": "redis", "cache_dir_size": 1.0}, "--cache-dir-size needs --cache-dir"),
+        ({"hicache_storage_backend_extra_config": '{"ttl": 5}'}, "--hicache-storage-backend-extra-config needs"),
+        (
+            {"cache_dir": "d", "hicache_storage_backend_extra_config": '{"ttl": 5}'},
+            "--hicache-storage-backend-extra-config needs",
+        ),
+        ({"schedule_policy": "lpm", "enable_priority_scheduling": True}, "--schedule-policy must be left out"),
+        ({"schedule_low_priority_values_first": True}, "needs --enable-priority-scheduling"),
+        ({"disable_priority_preemption": True}, "needs --enable-priority-scheduling"),
     ],
 )
 def test_resolve_names_the_flag(values, flag):
@@ -90,8 +105,10 @@ def test_missing_config_file():
 
 
 def test_keys_are_withheld_and_the_wire_keeps_all():
-    c = Config.from_flat(model_path="m", api_key="secret")
+    url = '{"url": "redis://:secret@cache:6379/0"}'
+    c = Config.from_flat(model_path="m", api_key="secret", hicache_storage_backend_extra_config=url)
     assert c.flat()["api_key"] == "***"
+    assert "secret" not in repr(c.flat())
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(c), type=Config) == c
 
 

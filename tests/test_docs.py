@@ -77,6 +77,15 @@ def test_python_compiles(page: Path) -> None:
             ast.parse(code, filename=page.name)
 
 
+@by_page
+def test_bodies_are_sent_as_json(page: Path) -> None:
+    """curl calls a body a form if nothing is said, and the server refuses it."""
+    for _, code in FENCE.findall(page.read_text()):
+        for command in re.split(r"^(?=curl )", code.replace("\\\n", ""), flags=re.M):
+            if command.startswith("curl ") and " -d " in command:
+                assert "content-type: application/json" in command.lower()
+
+
 def test_generated_tables_are_current() -> None:
     check = subprocess.run(
         [sys.executable, ROOT / "scripts" / "gen_docs", "--check"], capture_output=True, text=True, check=False

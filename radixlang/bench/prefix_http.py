@@ -111,7 +111,7 @@ class _Player:
                 if chunk.meta_info is not None:
                     asked.cached_tokens = chunk.meta_info.cached_tokens
         except (OSError, HttpError, msgspec.DecodeError) as error:
-            raise EngineError(f"A request of the benchmark failed: {error}.") from None
+            raise EngineError(f"A request of the benchmark failed: {str(error).rstrip('.')}.") from None
         if len(ids) != asked.output:
             raise EngineError(f"The server answered with {len(ids)} tokens where {asked.output} were asked for.")
         asked.ended = self._now()

@@ -8,14 +8,15 @@ before they are sent. Must not know who answers.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Annotated, NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 
 from radixlang.errors import ConfigError
 from radixlang.plan import Ints
@@ -252,34 +253,45 @@ def names_of(text: str) -> tuple[str, ...]:
     return names
 
 
+class _Line(msgspec.Struct):
+    """A line of a trace. Times are those of a clock or of a stopwatch, up to the year 5138."""
+
+    timestamp: Annotated[float, Meta(ge=0, le=1e14)]
+    input_length: Annotated[int, Meta(ge=1, le=1 << 24)]
+    output_length: Annotated[int, Meta(ge=0, le=1 << 24)]
+    hash_ids: list[int]
+
+
 def read_trace(path: Path, block: int = 512) -> Iterator[Session]:
     """Sessions of one request each from a file of the Mooncake kind: a JSON object a line with `timestamp` (ms),
     `input_length`, `output_length` and `hash_ids`, one id for each `block` tokens of the prompt; equal ids after
-    equal ids are equal text (Qin et al. 2024).
+    equal ids are equal text (Qin et al. 2024). Empty lines are passed over.
 
     Raises:
         ConfigError: the file cannot be read, or a line is not of this kind.
     """
     now = -math.inf
+    decoder = msgspec.json.Decoder(_Line)
     try:
-        with path.open() as lines:
+        with path.open("rb") as lines:
             for number, line in enumerate(lines, 1):
+                if not line.strip():
+                    continue
                 try:
-                    entry = json.loads(line)
-                    left, pieces = int(entry["input_length"]), []
-                    for block_id in entry["hash_ids"]:
-                        pieces.append(Text(key_of(int(block_id)), min(block, left)))
-                        left -= pieces[-1].length
-                    if left > 0:  # ids may cover whole blocks only
-                        pieces.append(Text(key_of(-1, number), left))
-                    prompt = tuple(piece for piece in pieces if piece.length > 0)
-                    request = Request(prompt, max(1, int(entry["output_length"])))
-                    before, now = now, float(entry["timestamp"]) / 1000
-                except (ValueError, KeyError, TypeError):
+                    entry = decoder.decode(line)
+                except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                     fields = "timestamp, input_length, output_length and hash_ids"
-                    raise ConfigError(f"--trace {path}, line {number}: needs {fields}.") from None
+                    raise ConfigError(f"--trace {path}, line {number}: needs {fields}: {error}.") from None
+                left, pieces = entry.input_length, []
+                for block_id in entry.hash_ids:
+                    pieces.append(Text(key_of(block_id), min(block, left)))
+                    left -= pieces[-1].length
+                if left > 0:  # ids may cover whole blocks only
+                    pieces.append(Text(key_of(-1, number), left))
+                prompt = tuple(piece for piece in pieces if piece.length > 0)
+                before, now = now, entry.timestamp / 1000
                 if now < before:
                     raise ConfigError(f"--trace {path}, line {number}: its timestamp is before the line's above.")
-                yield Session(now, (request,))
+                yield Session(now, (Request(prompt, max(1, entry.output_length)),))
     except OSError as error:
         raise ConfigError(f"--trace {path} cannot be read: {error.strerror}.") from None

@@ -42,7 +42,10 @@ def _least(text: str, least: int) -> int:
 
 def counts(text: str) -> tuple[int, ...]:
     """Numbers separated by commas."""
-    return tuple(count(part) for part in text.split(","))
+    try:
+        return tuple(count(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be whole numbers separated by commas, got {text!r}") from None
 
 
 def words(text: str) -> tuple[str, ...]:
@@ -60,6 +63,14 @@ def workloads(text: str) -> tuple[str, ...]:
 def above_zero(text: str) -> float:
     """A number above 0, which may be `inf`."""
     return rate(text)
+
+
+def factor(text: str) -> float:
+    """What lengths are multiplied by."""
+    value = float(text)
+    if not 0 < value <= 1000:
+        raise argparse.ArgumentTypeError(f"must be above 0 and at most 1000, got {text}")
+    return value
 
 
 def at_least_zero(text: str) -> float:
@@ -126,7 +137,7 @@ def throughput_parser() -> Parser:
         ("--shared-len", count_or_zero, "leading tokens that all prompts share (0)"),
         ("--runs", count, "how often (1)"),
         ("--warmup", count_or_zero, "requests before the first run (2)"),
-        ("--prompt-seed", int, "of the random prompts (0)"),
+        ("--prompt-seed", count_or_zero, "of the random prompts (0)"),
     )
     parser.add_argument(
         "--keep-cache", action="store_true", help="later runs find the prompts of the first cached"
@@ -154,7 +165,7 @@ def latency_parser() -> Parser:
         ("--input-len", count, "tokens of a prompt (64; 1,024)"),
         ("--output-len", count, "tokens of an answer (24; 128)"),
         ("--runs", count, "runs per batch size, of which the median counts (3)"),
-        ("--prompt-seed", int, "of the random prompts (0)"),
+        ("--prompt-seed", count_or_zero, "of the random prompts (0)"),
     )
     _add_trace(parser)
     add_engine_flags(parser, _KEPT)
@@ -179,7 +190,7 @@ def step_parser() -> Parser:
         ("--input-len", count, "tokens of a prompt (64; 1,024)"),
         ("--steps", count, "decode steps per batch size (40; 200)"),
         ("--temperature", float, "of all requests; 0 is greedy (0)"),
-        ("--prompt-seed", int, "of the random prompts (0)"),
+        ("--prompt-seed", count_or_zero, "of the random prompts (0)"),
     )
     add_engine_flags(parser, _KEPT)
     return parser
@@ -226,7 +237,7 @@ def serving_parser() -> Parser:
         ("--warmup", count_or_zero, "requests before the load, one after the other (2)"),
         ("--temperature", float, "of all requests (0)"),
         ("--timeout", rate, "seconds that a request may take (600)"),
-        ("--prompt-seed", int, "of the random prompts and arrivals (0)"),
+        ("--prompt-seed", count_or_zero, "of the random prompts and arrivals (0)"),
     )
     parser.add_argument("--text", action="store_true", help="send words instead of token ids")
     parser.add_argument(
@@ -271,11 +282,11 @@ def add_workload_flags(parser: Parser, sessions: str, scale: str, concurrency: s
         parser,
         ("--workload", workloads, "names separated by commas, or all (all)"),
         ("--sessions", count, f"sessions of each ({sessions})"),
-        ("--scale", above_zero, f"multiplies the length of all texts ({scale})"),
+        ("--scale", factor, f"multiplies the length of all texts ({scale})"),
         ("--concurrency", count, f"most sessions at a time ({concurrency})"),
         ("--rate", above_zero, "sessions a second on average, or inf: as --concurrency lets through (inf)"),
         ("--think", at_least_zero, f"multiplies the pauses between an answer and the next request ({think})"),
-        ("--prompt-seed", int, "of everything that is drawn (0)"),
+        ("--prompt-seed", count_or_zero, "of everything that is drawn (0)"),
     )
 
 

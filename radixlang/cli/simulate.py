@@ -85,7 +85,13 @@ def run(argv: Sequence[str]) -> int:
         report = validate(args.validate, model, args.exact)
     else:
         assert model is not None
-        report = simulate(model, settings_of(args, model.limits))
+        try:
+            report = simulate(model, settings_of(args, model.limits))
+        except MemoryError:
+            raise ConfigError(
+                "The simulated engines do not fit into this machine's memory; lower --replicas, "
+                "--max-running-requests, --context-length or --scale."
+            ) from None
     print(report.markdown())
     if args.json is not None:
         report.write(args.json)

@@ -136,7 +136,7 @@ class Watched:
     def name(self) -> str:
         reply = self._get("/model_info")
         facts = reply.json() if reply.status_code == 200 else {}
-        return str(facts.get("served_model_name") or facts.get("model_path") or self.url)
+        return _plain(str(facts.get("served_model_name") or facts.get("model_path") or self.url))
 
     def close(self) -> None:
         self._client.close()
@@ -210,11 +210,16 @@ def _requests(view: dict[str, Any], most: int) -> Table:
         made = one["tokens"] - one["prompt_tokens"]
         figures = (one["cached_tokens"], one["prompt_tokens"], made)
         age = _seconds(view["time"] - one["received"])
-        grid.add_row(escape(one["rid"][:16]), *(f"{figure:,}" for figure in figures), age)
+        grid.add_row(escape(_plain(one["rid"][:16])), *(f"{figure:,}" for figure in figures), age)
     left = view["num_running"] - min(most, len(view["running"]))
     if left > 0:
         grid.add_row(f"[dim]{left:,} more[/]")
     return grid
+
+
+def _plain(text: str) -> str:
+    """What somebody else wrote, without what a terminal would obey."""
+    return "".join(c if c.isprintable() else "·" for c in text)
 
 
 def _tree(view: dict[str, Any]) -> RenderableType:
@@ -225,14 +230,13 @@ def _tree(view: dict[str, Any]) -> RenderableType:
     trees = {-1: Tree(Text(summary, "dim"), guide_style="dim")}
     for index, run in enumerate(view["runs"]):
         if "namespace" in run:
-            label = Text(run["namespace"] or "default namespace", "dim")
+            label = Text(_plain(run["namespace"]) or "default namespace", "dim")
         else:
             label = Text(f"{run['tokens']:,} tokens, {run['hits']:,} hits", "cyan")
             readers = run["locks"] - run["pins"]
             label.append(f", {readers:,} reading" if readers else "", "blue")
             label.append(", pinned" if run["pins"] else "", "magenta")
-            text = " ".join(run.get("text", "").split())
-            label.append("  " + "".join(c if c.isprintable() else "·" for c in text), "default")
+            label.append("  " + _plain(" ".join(run.get("text", "").split())), "default")
         label.truncate(200)
         label.no_wrap, label.overflow = True, "ellipsis"
         trees[index] = trees[run["parent"]].add(label)

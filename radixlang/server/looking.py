@@ -40,6 +40,8 @@ MOST_HEAD = 2048
 MOST_IDS = 1 << 16
 """token ids of all runs of an answer"""
 MOST_REQUESTS = 64
+MOST_NAME = 64
+"""characters of an extra key that are shown"""
 SHORT = 4 * 128
 """bytes of token ids whose text is remembered"""
 
@@ -142,6 +144,8 @@ def _path(request: Request) -> list[int]:
 def _label(namespace: str) -> str:
     """What is shown of a namespace: its extra key, and of its salt, which is a secret, a fingerprint."""
     extra_key, salt = namespace_parts(namespace)
+    if len(extra_key) > MOST_NAME:
+        extra_key = extra_key[: MOST_NAME - 1] + "…"
     return extra_key + ("#" + hashlib.blake2b(salt.encode(), digest_size=4).hexdigest() if salt else "")
 
 

@@ -16,9 +16,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from radixlang.errors import RequestError
-from radixlang.messages import PinWish
 from radixlang.sampling_params import SamplingParams
-from radixlang.server.fields import Count, Int32, PinName, PinSeconds, Refused, Rid, Sampling, TokenId
+from radixlang.server.fields import Count, Int32, Pin, Refused, Rid, Sampling, TokenId
 from radixlang.server.hub import Hub
 from radixlang.server.sse import EventStream
 from radixlang.server.stream import GenerateRequest, Output, Sequence, Stream, TokenLogprobs, namespace_of
@@ -65,13 +64,6 @@ class _Refused(msgspec.Struct, kw_only=True):
     return_hidden_states: Refused = None
     return_routed_experts: Refused = None
     bootstrap_host: Refused = None
-
-
-class Pin(msgspec.Struct, kw_only=True):
-    """Keep what a request leaves in the prefix cache under the pin `id`, which then lasts `ttl` seconds."""
-
-    id: PinName
-    ttl: PinSeconds
 
 
 class GenerateBody(_Refused, kw_only=True):
@@ -203,7 +195,7 @@ def parse_generate(body: GenerateBody) -> tuple[list[GenerateRequest], bool, str
         request.token_ids_logprob = ids
         request.priority = priority
         request.namespace = namespace_of(extra_key, salt)
-        request.pin = PinWish(body.pin.id, body.pin.ttl) if body.pin is not None else None
+        request.pin = body.pin.wish() if body.pin is not None else None
     return requests, batch or samples > 1, rid
 
 

@@ -17,15 +17,12 @@ from starlette.responses import Response
 from radixlang.errors import OverloadedError, RequestError
 from radixlang.messages import PinWish
 from radixlang.sampling_params import SamplingParams
-from radixlang.server.fields import PinName, PinSeconds, TokenId
+from radixlang.server.fields import PIN_SECONDS, PinName, PinSeconds, TokenId
 from radixlang.server.hub import Hub
 from radixlang.server.openai.chat import default_variables, render_messages
 from radixlang.server.openai.protocol import Message
 from radixlang.server.stream import GenerateRequest, namespace_of
 from radixlang.server.web import Server, count_tokens, json_response
-
-TTL = 300.0
-"""seconds a pin lasts if nothing is said"""
 
 
 class PinBody(msgspec.Struct, kw_only=True):
@@ -34,7 +31,7 @@ class PinBody(msgspec.Struct, kw_only=True):
     text: str | None = None
     input_ids: list[TokenId] | None = None
     messages: list[Message] | None = None
-    ttl: PinSeconds = TTL
+    ttl: PinSeconds = PIN_SECONDS
     id: PinName | None = None
     extra_key: str | None = None
     cache_salt: str | None = None
@@ -73,15 +70,15 @@ async def make_pin(hub: Hub, body: PinBody) -> tuple[dict[str, Any], int]:
     request.namespace = namespace_of(body.extra_key, body.cache_salt)
     (sequence,) = await hub.generate(request).collect()
     size = sequence.prompt_tokens
-    pins = await hub.control("pins", name=name)
-    if pins:
-        return {key: pins[0][key] for key in ("id", "tokens", "expires")}, size
     page = hub.info["page_size"]
     if size < page:
         raise RequestError(f"The prompt has {size} tokens, but only whole pages of {page} are cached.")
-    most = int(cache.max_pinned_fraction * hub.info["max_total_num_tokens"])
-    if size > most:
+    most = int(cache.max_pinned_fraction * (hub.info["max_total_num_tokens"] // page)) * page
+    if size - size % page > most:
         raise RequestError(f"The prompt has {size} tokens, but --max-pinned-fraction allows pins {most} together.")
+    pins = await hub.control("pins", name=name)
+    if pins:
+        return {key: pins[0][key] for key in ("id", "tokens", "expires")}, size
     raise OverloadedError("The pin had to give way at once to running requests; try again later.")
 
 

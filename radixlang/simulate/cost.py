@@ -8,11 +8,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from radixlang.bench.steps import Work
@@ -102,22 +104,47 @@ class EngineModel:
         """
         data = read_json(path)
         try:
-            limits = dict(data["limits"])
-            limits["eos_ids"] = tuple(limits["eos_ids"])
             if data["kind"] == "steps":
-                steps = [step for run in data["runs"] for step in run["steps"]]
-                cost = CostModel.fit(steps)
+                cost = CostModel.fit([step for run in data["runs"] for step in run["steps"]])
             else:
-                cost = CostModel(**data["cost"])
-            return cls(SchedulerLimits(**limits), cost, bool(data["overlap"]), str(data["device"]))
+                cost = msgspec.convert(data["cost"], CostModel)
+                CostModel(**data["cost"])  # as it was written: no name that means nothing
+            SchedulerLimits(**data["limits"])
+            limits = msgspec.convert(data["limits"], SchedulerLimits)
+            model = cls(limits, cost, bool(data["overlap"]), str(data["device"]))
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"--costs {path} holds a value that cannot be: {error}.") from None
         except (KeyError, TypeError, ValueError):
             raise ConfigError(
                 f"--costs {path} is neither a record of `radixlang bench prefix` nor a file of --save-costs."
             ) from None
+        check_limits(limits)
+        for name, value in dataclasses.asdict(cost).items():
+            if not 0 <= value < math.inf:
+                raise ConfigError(f"--costs {path}: {name} must be a number of seconds from 0 on, got {value}.")
+        if not (cost.decode_step + cost.row > 0 and cost.prompt_step + cost.prompt_token > 0):
+            raise ConfigError(
+                f"--costs {path}: a step must take some time: decode_step, prompt_step, or their tokens."
+            )
+        return model
 
 
-def read_json(path: Path) -> Any:
-    """The file's content.
+def check_limits(limits: SchedulerLimits) -> None:
+    """Raises:
+    ConfigError: no engine has such limits; names the flag.
+    """
+    for flag, value, least, most in (
+        ("page-size", limits.page_size, 1, 128),
+        ("max-total-tokens", limits.capacity, 8 * limits.page_size, 1 << 31),
+        ("context-length", limits.context_length, 2, 1 << 31),
+        ("max-running-requests", limits.max_running_requests, 1, 1 << 16),
+    ):
+        if not least <= value <= most:
+            raise ConfigError(f"--{flag} must be between {least:,} and {most:,} (whole pages), got {value:,}.")
+
+
+def read_json(path: Path, flag: str = "--costs") -> Any:
+    """The content of the file that `flag` names.
 
     Raises:
         ConfigError: it cannot be read, or is no JSON.
@@ -125,4 +152,4 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise ConfigError(f"--costs {path} cannot be read: {error}.") from None
+        raise ConfigError(f"{flag} {path} cannot be read: {error}.") from None

@@ -21,7 +21,7 @@ from radixlang.bench.workloads import Session, read_trace
 from radixlang.errors import ConfigError
 from radixlang.scheduler import POLICIES, SchedulerLimits
 from radixlang.simulate.cluster import Cluster, Load, Simulation
-from radixlang.simulate.cost import CostModel, EngineModel, read_json
+from radixlang.simulate.cost import CostModel, EngineModel, check_limits, read_json
 from radixlang.simulate.router import ROUTERS
 
 
@@ -63,6 +63,7 @@ def simulate(model: EngineModel, settings: Settings) -> Report:
     s = settings
     s.check()
     limits = dataclasses.replace(model.limits, **s.limits)
+    check_limits(limits)
     columns = ["workload", "replicas", "router", "cache", *Figures.COLUMNS, "busy %", "busiest ÷ mean"]
     table, facts, began = Table(_title(s), columns), {}, time.perf_counter()
     for workload in ("trace",) if s.trace is not None else s.load.workloads:
@@ -130,7 +131,7 @@ def validate(path: Path, model: EngineModel | None, exact: bool = False) -> Repo
     Raises:
         ConfigError: the file is no record.
     """
-    data = read_json(path)
+    data = read_json(path, "--validate")
     if not isinstance(data, dict) or data.get("kind") != "steps":
         raise ConfigError(f"--validate {path} is no record of `radixlang bench prefix --record`.")
     recorded = EngineModel.read(path)

@@ -158,6 +158,25 @@ def test_a_trace_file(tmp_path: Path) -> None:
     file.write_text("\n".join(map(json.dumps, reversed(lines))))
     with pytest.raises(ConfigError, match="line 2: its timestamp is before"):
         list(read_trace(file))
+    file.write_text("\n" + json.dumps(lines[0]) + "\n\n" + json.dumps(lines[1]) + "\n\n")
+    assert len(list(read_trace(file))) == 2
+    for field, value in (
+        ("timestamp", float("nan")),
+        ("timestamp", float("inf")),
+        ("timestamp", -1),
+        ("input_length", 0),
+        ("input_length", 10**12),
+        ("input_length", True),
+        ("output_length", -1),
+        ("hash_ids", "12"),
+        ("hash_ids", [1.5]),
+    ):
+        file.write_text(json.dumps(lines[0] | {field: value}))
+        with pytest.raises(ConfigError, match="line 1: needs timestamp"):
+            list(read_trace(file))
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="line 1: needs timestamp"):
+        list(read_trace(file))
     file.write_text('{"timestamp": 1}')
     with pytest.raises(ConfigError, match="line 1: needs timestamp"):
         list(read_trace(file))

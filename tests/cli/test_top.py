@@ -10,6 +10,7 @@ from rich.console import Console
 
 from radixlang.cli import top
 from radixlang.cli.main import main
+from radixlang.server.stream import namespace_of
 from tests.server.fakes import Live, live
 from tests.server.test_looking import fill
 
@@ -18,6 +19,7 @@ from tests.server.test_looking import fill
 def server() -> Iterator[Live]:
     with live(api_key="k") as running:
         fill(running.engine, "A prompt that is [bold]long[/bold]\x1b[31m enough", "of a tenant, who")
+        fill(running.engine, "of one who plays", namespace=namespace_of("\x1b[31m\u202etenant" + "k" * 1000, None))
         running.http.headers["authorization"] = "Bearer k"
         running.ok("/generate", {"text": "abc", "sampling_params": {"max_new_tokens": 20}})
         yield running
@@ -33,7 +35,9 @@ def test_one_frame_has_figures_latencies_and_the_tree(server: Live, capsys: pyte
     assert main(["top", "--url", server.base + "/v1", "--api-key", "k", "--once"]) == 0
     text = capsys.readouterr().out
     assert "fake/model" in text
-    assert "prefix cache: 2 runs" in text
+    assert "prefix cache: 3 runs" in text
+    assert "·[31m·tenantkkk" in text
+    assert "\u202e" not in text
     assert "default namespace" in text
     assert "A prompt that is [bold]l" in text
     assert "20   tokens" in text

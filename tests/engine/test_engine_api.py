@@ -182,6 +182,8 @@ def test_pinned_prompt_stays_until_it_is_let_go(tiny):
         assert other["meta_info"]["cached_tokens"] == 0
         assert again["output_ids"] == other["output_ids"]
         assert [found["id"] for found in runtime.pins()] == [pin["id"]]
+        with pytest.raises(RequestError, match="Argument of unpin"):
+            runtime.unpin(5)  # type: ignore[arg-type]
         assert runtime.unpin([pin["id"], "unknown"]) == 1
         assert runtime.pins() == []
         with pytest.raises(RequestError, match="whole pages of 4"):

@@ -200,7 +200,7 @@ def test_other_layouts_of_one_model_do_not_meet(filled, model, prompts, answers)
 
 
 def test_a_full_disk_costs_nothing_but_the_cache(tmp_path, model, prompts, answers, monkeypatch) -> None:
-    def no_room(self: DiskStorage, path: Path, key: bytes, buffer: memoryview) -> None:
+    def no_room(self: DiskStorage, path: Path, key: bytes, buffer: memoryview, used: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     told: list[str] = []

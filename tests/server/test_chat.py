@@ -315,9 +315,21 @@ def test_requests_are_logged_when_asked_for(caplog: pytest.LogCaptureFixture) ->
         logger.removeHandler(caplog.handler)
 
 
-def test_keys_separate_the_cache_as_in_the_native_api(server: Live) -> None:
-    body = {"messages": [{"role": "user", "content": "[say:x]"}], "extra_key": "a", "cache_salt": "b"}
-    server.ok("/v1/chat/completions", body)
-    server.ok("/v1/completions", {"prompt": "[say:x]", "extra_key": "a", "cache_salt": "b"})
-    server.ok("/generate", {"text": "[say:x]", "extra_key": "a", "cache_salt": "b"})
-    assert [message.namespace for message in server.engine.received[-3:]] == ["1:ab"] * 3
+def test_a_request_has_the_same_place_whatever_endpoint_takes_it(server: Live) -> None:
+    """Its namespace in the prefix cache, its pin there, and its priority: none may be lost on the way."""
+    place = {"extra_key": "a", "cache_salt": "b", "priority": 3, "pin": {"id": "p"}}
+    chat = {"messages": [{"role": "user", "content": "[say:x]"}]}
+    for path, body in (
+        ("/v1/chat/completions", chat),
+        ("/v1/completions", {"prompt": "[say:x]"}),
+        ("/v1/messages", chat | {"max_tokens": 4}),
+        ("/generate", {"text": "[say:x]"}),
+    ):
+        server.ok(path, body | place)
+        message = server.engine.received[-1]
+        assert (message.namespace, message.priority) == ("1:ab", 3), path
+        assert message.pin is not None, path
+        assert (message.pin.name, message.pin.seconds) == ("p", 300.0), path
+        refused = server.http.post(path, json=body | {"pin": {"id": "p", "ttl": 0}})
+        assert refused.status_code == 400
+        assert "pin.ttl" in refused.text

@@ -66,6 +66,14 @@ def test_salts_are_secrets(shown: Live) -> None:
     assert "salty" not in text
 
 
+def test_long_names_are_cut() -> None:
+    with live() as server:
+        fill(server.engine, PROMPT, namespace=namespace_of("k" * 10_000, "salt"))
+        name = server.http.get("/cache_tree").json()["runs"][0]["namespace"]
+        assert name.startswith("k" * 63 + "…#")
+        assert server.http.get("/cache_tree", params={"namespace": "k" * 10_000}).json()["runs"] == []
+
+
 @pytest.mark.parametrize("pair", [("", "s"), ("k", ""), ("3:k", "1:s"), ("", "")])
 def test_namespaces_are_taken_apart(pair: tuple[str, str]) -> None:
     assert namespace_parts(namespace_of(*pair)) == pair

@@ -51,6 +51,16 @@ def test_refusals(server: Live, body: dict[str, object], words: str) -> None:
     assert words in server.refused("/pin", body)["message"]
 
 
+def test_a_prompt_that_cannot_be_pinned_is_refused_under_a_pin_that_is_there_too() -> None:
+    with live(max_pinned_fraction=0.1) as server:
+        server.ok("/pin", {"text": LONG, "id": "there"})
+        assert "whole pages of 16" in server.refused("/pin", {"text": "short", "id": "there"})["message"]
+        most = 25 * 16  # a tenth of 256 pages
+        server.ok("/pin", {"input_ids": [97] * (most + 15)})
+        refused = server.refused("/pin", {"input_ids": [97] * (most + 16), "id": "there"})
+        assert "allows pins 400 together" in refused["message"]
+
+
 def test_pins_are_listed_to_administrators_and_need_a_cache() -> None:
     with live(admin_api_key="secret", disable_radix_cache=True) as server:
         assert server.http.get("/pins").status_code == 401

@@ -129,9 +129,47 @@ def test_complaints(costs: Path, tmp_path: Path) -> None:
         (["--validate", str(costs), "--save-costs", str(tmp_path / "x")], "--save-costs needs --costs"),
         ([*with_costs, "--json", str(tmp_path / "no" / "x")], "its folder does not exist"),
         ([*with_costs, "--context-length", "100"], "context length"),
+        (["--validate", str(tmp_path / "none")], "--validate .*none cannot be read"),
+        ([*with_costs, "--replicas", "1,x"], "--replicas: must be whole numbers separated by commas"),
+        ([*with_costs, "--scale", "inf"], "--scale: must be above 0 and at most 1000"),
+        ([*with_costs, "--prompt-seed", "-1"], "--prompt-seed: must be at least 0"),
+        ([*with_costs, "--max-total-tokens", "1"], "--max-total-tokens must be between 128 and"),
+        ([*with_costs, "--max-total-tokens", "9" * 30], "--max-total-tokens must be between 128 and"),
+        ([*with_costs, "--page-size", "1000"], "--page-size must be between 1 and 128"),
+        ([*with_costs, "--max-running-requests", "9" * 9], "--max-running-requests must be between 1 and"),
     ):
         with pytest.raises(ConfigError, match=words):
             simulate.run(argv)
+
+
+@pytest.mark.parametrize(
+    ("group", "field", "value", "words"),
+    [
+        ("cost", "decode_step", -1.0, "decode_step must be a number of seconds from 0 on, got -1"),
+        ("cost", "decode_step", float("nan"), "decode_step must be a number of seconds"),
+        ("cost", "row", float("inf"), "row must be a number of seconds"),
+        ("cost", "row", "x", "holds a value that cannot be: Expected `float`, got `str`"),
+        ("cost", "rows", 1.0, "is neither a record"),
+        ("limits", "page_size", 0, "--page-size must be between 1 and 128"),
+        ("limits", "page_size", "16", "holds a value that cannot be: Expected `int`"),
+        ("limits", "pagesize", 16, "is neither a record"),
+        ("limits", "max_running_requests", 0, "--max-running-requests must be between 1 and"),
+    ],
+)
+def test_costs_that_were_edited_badly(costs: Path, group: str, field: str, value: object, words: str) -> None:
+    data = json.loads(costs.read_text())
+    data[group][field] = value
+    costs.write_text(json.dumps(data))
+    with pytest.raises(ConfigError, match=words):
+        simulate.run(["--costs", str(costs), "--workload", "few-shot", "--sessions", "2"])
+
+
+def test_a_step_takes_time(costs: Path) -> None:
+    data = json.loads(costs.read_text())
+    data["cost"] = dict.fromkeys(data["cost"], 0.0)
+    costs.write_text(json.dumps(data))
+    with pytest.raises(ConfigError, match="a step must take some time"):
+        simulate.run(["--costs", str(costs), "--workload", "few-shot", "--sessions", "2"])
 
 
 def test_it_starts_without_torch() -> None:

@@ -35,6 +35,8 @@ log = get_logger(__name__)
 
 ENTRY = re.compile(r"[0-9a-f]{32}(\.[0-9a-f]+-\d+\.part)?")
 """names of our files; others in the folder are nobody's business here"""
+LATER = 1000
+"""nanoseconds by which a page counts as older than the one before it, without which it is worth nothing"""
 LEFTOVER = 3600
 """seconds after which a file that was never renamed is nobody's any more"""
 ROOM = 0.9
@@ -42,7 +44,11 @@ ROOM = 0.9
 LOOK = 0.05
 """after writing this share of the limit the folder is looked through again: others write there too"""
 RETRY = 60.0
-"""seconds in which nothing is written after the disk was full"""
+"""seconds in which nothing is written after a disk that was full, or a folder that is another user's"""
+REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
+"""errors of writing that say nothing against reading"""
+ABSENT = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+"""there is no entry, or none that this user may read: other servers of the folder may be other users'"""
 
 
 class DiskStorage:
@@ -58,6 +64,10 @@ class DiskStorage:
         self._page_bytes = options.page_bytes
         self._limit = options.limit_bytes
         self._entry_bytes = HEADER_BYTES + options.page_bytes
+        if 0 < self._limit < self._entry_bytes:
+            raise ConfigError(
+                f"--cache-dir-size allows {self._limit:,} bytes, one page takes {self._entry_bytes:,}; raise it."
+            )
         self._mine = self._root / options.identity[:16].hex()
         self._writer = secrets.token_hex(4)  # process ids repeat where containers share a folder
         self._numbers = count()
@@ -65,8 +75,8 @@ class DiskStorage:
         self._total: int | None = None
         """bytes of all entries as far as we know, None before the first look"""
         self._since_look = 0
-        self._full_until = 0.0
-        self._told_full = False
+        self._unwritable_until = 0.0
+        self._told_unwritable = False
 
     @staticmethod
     def check(options: StorageOptions) -> None:
@@ -82,7 +92,11 @@ class DiskStorage:
             probe.touch()
             probe.unlink()
         except OSError as error:
-            raise ConfigError(f"--cache-dir {options.folder} cannot be written to: {error.strerror}.") from None
+            reason = "it is a file" if folder.is_file() else error.strerror
+            raise ConfigError(
+                f"--cache-dir {options.folder} cannot be written to: {reason}; name a folder in which this user "
+                "may make files."
+            ) from None
 
     def _path(self, key: bytes) -> Path:
         name = key.hex()
@@ -93,7 +107,7 @@ class DiskStorage:
             try:
                 if os.stat(self._path(key)).st_size != self._entry_bytes:
                     return found
-            except FileNotFoundError:
+            except ABSENT:
                 return found
         return len(keys)
 
@@ -103,13 +117,17 @@ class DiskStorage:
             path = self._path(key)
             try:
                 self._read(path, key, buffer)
-            except FileNotFoundError:
-                return min(good, index)
+            except ABSENT:
+                good = min(good, index)
+                break
             except DamagedEntry as error:
                 # Those behind it are looked at all the same: where one is damaged others may be.
                 log.warning("the cache entry %s is deleted: %s", path, error)
-                path.unlink(missing_ok=True)
+                _unlink(path)
                 good = min(good, index)
+        now = time.time_ns()
+        for index, key in enumerate(keys[:good]):
+            _note_use(self._path(key), now - LATER * index)
         return good
 
     def _read(self, path: Path, key: bytes, buffer: Buffer) -> None:
@@ -124,34 +142,33 @@ class DiskStorage:
                     raise DamagedEntry("it ends too soon")
                 got += more
         check_entry(head, key, self._identity, buffer)
-        # For the order in which entries are deleted: file systems may not note accesses. Where the entry was
-        # deleted meanwhile, or is another user's, what was read is right all the same.
-        with suppress(OSError):
-            os.utime(path)
 
     def _whole(self, path: Path, key: bytes) -> bool:
         """Whether the entry is what it should be; if not, it is about to be written anew."""
         try:
             self._read(path, key, memoryview(bytearray(self._page_bytes)))
-        except (FileNotFoundError, DamagedEntry):
+        except (*ABSENT, DamagedEntry):
             return False
         return True
 
     def write(self, keys: Sequence[bytes], buffers: Sequence[Buffer]) -> int:
-        written = 0
-        for key, buffer in zip(keys, buffers, strict=True):
-            path = self._path(key)
+        written, now = 0, time.time_ns()
+        for index, (key, buffer) in enumerate(zip(keys, buffers, strict=True)):
+            path, used = self._path(key), now - LATER * index
             # Whoever computed the page may have had to because of what is there: existing is not enough.
             if self.exists([key]) and self._whole(path, key):
+                _note_use(path, used)
                 continue
-            if time.monotonic() < self._full_until or not self._make_room():
+            if time.monotonic() < self._unwritable_until or not self._make_room():
                 break
             try:
-                self._write(path, key, buffer)
+                self._write(path, key, buffer, used)
+            except IsADirectoryError:
+                continue  # somebody's folder has the entry's name: this page alone is not kept
             except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                if error.errno not in REFUSED:
                     raise
-                self._note_full(error)
+                self._note_unwritable(error)
                 break
             written += 1
             with self._lock:
@@ -159,7 +176,7 @@ class DiskStorage:
                 self._since_look += self._entry_bytes
         return written
 
-    def _write(self, path: Path, key: bytes, buffer: Buffer) -> None:
+    def _write(self, path: Path, key: bytes, buffer: Buffer, used: int) -> None:
         part = path.with_name(f"{path.name}.{self._writer}-{next(self._numbers)}.part")
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -167,20 +184,23 @@ class DiskStorage:
                 for piece in (memoryview(header(key, self._identity, buffer)), buffer):
                     while piece:
                         piece = piece[file.write(piece) :]
+            _note_use(part, used)
             os.replace(part, path)
         except BaseException:
             part.unlink(missing_ok=True)
             raise
 
-    def _note_full(self, error: OSError) -> None:
-        self._full_until = time.monotonic() + RETRY
-        if not self._told_full:
-            self._told_full = True
+    def _note_unwritable(self, error: OSError) -> None:
+        self._unwritable_until = time.monotonic() + RETRY
+        if not self._told_unwritable:
+            self._told_unwritable = True
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             log.warning(
-                "%s: the disk is full (%s); nothing more is written there while it is. Free space, or set "
-                "--cache-dir-size.",
+                "%s: nothing is written there for a while, and tried again each minute: %s%s. %s",
                 self._root,
-                error.strerror,
+                "the disk is full, " if full else "",
+                error,
+                "Free space, or set --cache-dir-size." if full else "Give this user the right to write there.",
             )
 
     # ---- the limit ----
@@ -237,6 +257,12 @@ def _folders(folder: str | Path) -> list[str]:
     return [entry.path for entry in _scan(folder) if entry.is_dir(follow_symlinks=False)]
 
 
-def _unlink(path: str) -> None:
+def _note_use(path: Path, at: int) -> None:
+    """For the order in which entries are deleted: file systems may not note accesses, and have coarse clocks."""
+    with suppress(OSError):  # deleted meanwhile, or another user's
+        os.utime(path, ns=(at, at))
+
+
+def _unlink(path: str | Path) -> None:
     with suppress(OSError):  # gone already, or not ours to delete
         os.unlink(path)

@@ -8,6 +8,7 @@ allkeys-lru`), or a time to live is given. Must not know requests.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -28,6 +29,8 @@ DEFAULT_URL = "redis://127.0.0.1:6379/0"
 FLAG = "--hicache-storage-backend-extra-config"
 BATCH_BYTES = 16 << 20
 """of one request to the server"""
+LONGEST = 10**9
+"""seconds of a time to live, 31 years; Redis overflows above some more"""
 TIMEOUT = 5.0
 """seconds for connecting, and for one answer"""
 
@@ -52,7 +55,11 @@ class RedisStorage:
         try:
             client.ping()
         except Exception as error:
-            raise ConfigError(f"The Redis server of {FLAG} does not answer: {error}.") from None
+            reason = str(error).rstrip(".")
+            raise ConfigError(
+                f"The Redis server at {_without_password(_url(options))} cannot be used: {reason}; start it, or "
+                f"give another url (redis://:password@host:port/0) in {FLAG}."
+            ) from None
         finally:
             client.close()
 
@@ -115,11 +122,14 @@ class RedisStorage:
 def _connect(options: StorageOptions) -> tuple[int | None, Any]:
     """(time to live, client); connections are made when they are needed."""
     extra = dict(options.extra or {})
-    url, ttl = extra.pop("url", DEFAULT_URL), extra.pop("ttl", None)
+    url, ttl = _url(options), extra.pop("ttl", None)
+    extra.pop("url", None)
     if extra:
         raise ConfigError(f"{FLAG}: redis takes the keys url and ttl, not {next(iter(extra))!r}.")
-    if ttl is not None and (not isinstance(ttl, int) or ttl < 1):
-        raise ConfigError(f"{FLAG}: ttl must be a number of seconds of at least 1, got {ttl!r}.")
+    if not isinstance(url, str):
+        raise ConfigError(f"{FLAG}: url must be a text like {DEFAULT_URL}, got {url!r}.")
+    if ttl is not None and (type(ttl) is not int or not 1 <= ttl <= LONGEST):
+        raise ConfigError(f"{FLAG}: ttl must be a whole number of seconds from 1 to {LONGEST}, got {ttl!r}.")
     try:
         import redis
     except ImportError:
@@ -129,8 +139,18 @@ def _connect(options: StorageOptions) -> tuple[int | None, Any]:
     try:
         client = redis.Redis.from_url(url, socket_timeout=TIMEOUT, socket_connect_timeout=TIMEOUT)
     except ValueError as error:
-        raise ConfigError(f"{FLAG}: url {url!r} cannot be used: {error}.") from None
+        reason = str(error).rstrip(".")
+        raise ConfigError(f"{FLAG}: url {_without_password(url)!r} cannot be used: {reason}.") from None
     return ttl, client
+
+
+def _url(options: StorageOptions) -> Any:
+    return (options.extra or {}).get("url", DEFAULT_URL)
+
+
+def _without_password(url: str) -> str:
+    """What an error may show of it: logs are read by more people than configurations."""
+    return re.sub(r"//.*@", "//***@", url.partition("?")[0])
 
 
 def _batches(items: list[Any], size: int) -> Iterator[list[Any]]:

@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from radixlang.errors import RequestError
 from radixlang.sampling_params import MAX_STOPS
-from radixlang.server.fields import Count, Refused
+from radixlang.server.fields import Count, Int32, Pin, Refused
 from radixlang.server.openai.protocol import ChatBody, Message, Thinking
 from radixlang.server.openai.structured import JsonSchemaFormat, ResponseFormat
 from radixlang.server.web import refuse
@@ -143,6 +143,11 @@ class MessagesBody(CountTokensBody, kw_only=True):
     top_k: Annotated[int, Meta(ge=-1)] | None = None
     stop_sequences: Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(max_length=MAX_STOPS)] | None = None
     stream: bool | None = None
+    # beyond Anthropic: the request's place in the prefix cache and in the queue
+    extra_key: str | None = None
+    cache_salt: str | None = None
+    pin: Pin | None = None
+    priority: Int32 | None = None
 
 
 def chat_body(body: CountTokensBody, parsed: bool) -> ChatBody:
@@ -175,6 +180,8 @@ def chat_body(body: CountTokensBody, parsed: bool) -> ChatBody:
     if isinstance(body, MessagesBody):
         chat.max_tokens, chat.stream, chat.stop = body.max_tokens, body.stream, body.stop_sequences
         chat.temperature, chat.top_p, chat.top_k = body.temperature, body.top_p, body.top_k
+        chat.extra_key, chat.cache_salt = body.extra_key, body.cache_salt
+        chat.pin, chat.priority = body.pin, body.priority
     return chat
 
 

@@ -18,6 +18,7 @@ from radixlang.server.fields import (
     Int32,
     Int64,
     Part,
+    Pin,
     Refused,
     Rid,
     Role,
@@ -88,6 +89,7 @@ class CommonBody(StructuredFields, kw_only=True):
     rid: Rid | None = None
     extra_key: str | None = None
     cache_salt: str | None = None
+    pin: Pin | None = None
     priority: Int32 | None = None
     # refused
     lora_path: Refused = None
@@ -237,6 +239,7 @@ def dress(request: GenerateRequest, body: CommonBody, sampling: SamplingParams) 
     request.aliases = {"max_new_tokens": length, "min_new_tokens": "min_tokens", "sampling_seed": "seed"}
     request.namespace = namespace_of(body.extra_key, body.cache_salt)
     request.priority = body.priority or 0
+    request.pin = body.pin.wish() if body.pin is not None else None
     return request
 
 

@@ -273,6 +273,20 @@ def test_the_limit_holds_and_the_least_used_go(tmp_path: Path) -> None:
     assert (tmp_path / "notes.txt").exists()
 
 
+def test_the_end_of_a_prompt_goes_before_its_beginning(tmp_path: Path) -> None:
+    """Without its first page a prompt is lost, whatever else of it is there."""
+    entry = HEADER_BYTES + SIZE
+    storage = DiskStorage(StorageOptions(IDENTITY, SIZE, str(tmp_path), limit_bytes=8 * entry))
+    data, others = pages(), [bytes([100 + i]) * 16 for i in range(3)]
+    storage.write(KEYS, rows(data))
+    storage.write(others[:1], rows(data[:1]))
+    assert storage.exists(KEYS) == 6
+    assert storage.read(KEYS[:6], rows(data[:6])) == 6
+    storage.write(others[1:], rows(data[1:3]))
+    assert [storage.exists([key]) for key in others] == [0, 1, 1]
+    assert storage.exists(KEYS) >= 4
+
+
 def test_another_servers_entries_count(tmp_path: Path) -> None:
     entry = HEADER_BYTES + SIZE
     options = StorageOptions(IDENTITY, SIZE, str(tmp_path), limit_bytes=4 * entry)
@@ -306,8 +320,62 @@ def test_a_full_disk_is_left_alone(tmp_path: Path) -> None:
     assert storage.write(KEYS[:2], rows(pages(2))) == 0
     assert storage.write(KEYS[1:2], rows(pages(1))) == 0
     assert not [path for path in tmp_path.rglob("*") if not path.is_dir()]
-    storage._full_until = 0.0  # a minute later
+    storage._unwritable_until = 0.0  # a minute later
     assert storage.write(KEYS[:2], rows(pages(2))) == 2
+
+
+def test_what_another_user_keeps_in_the_folder_stops_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading goes on where writing is refused, and around what may not be read."""
+    data = pages()
+    options = StorageOptions(IDENTITY, SIZE, str(tmp_path))
+    DiskStorage(options).write(KEYS[:4], rows(data[:4]))
+    storage = DiskStorage(options)
+    storage._path(KEYS[4]).mkdir(parents=True)
+    assert storage.write(KEYS[:6], rows(data[:6])) == 1
+    out = np.zeros_like(data)
+    assert storage.exists(KEYS) == storage.read(KEYS, rows(out)) == 4
+    real = open
+
+    def guarded(path: Path, *args: object, **fields: object) -> object:
+        if Path(path) == storage._path(KEYS[1]) or str(path).endswith(".part"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, *args, **fields)  # type: ignore[call-overload]
+
+    monkeypatch.setattr("builtins.open", guarded)
+    assert storage.read(KEYS, rows(out)) == 1
+    assert storage.write(KEYS[6:], rows(data)[6:]) == 0
+    assert storage.read(KEYS, rows(out)) == 1
+
+
+def test_folders_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for folder, words in (("file", "it is a file"), ("file/below", "Not a directory")):
+        with pytest.raises(
+            ConfigError, match=rf"--cache-dir .*{folder} cannot be written to: {words}; name a folder"
+        ):
+            DiskStorage.check(StorageOptions(IDENTITY, SIZE, str(tmp_path / folder)))
+    with pytest.raises(ConfigError, match="--cache-dir-size allows 1,000 bytes, one page takes 1,064"):
+        DiskStorage(StorageOptions(IDENTITY, SIZE, str(tmp_path), limit_bytes=SIZE))
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        ({"url": 5}, "url must be a text"),
+        ({"url": "http://:secret@x/0"}, "'http://\\*\\*\\*@x/0' cannot be used"),
+        ({"url": "redis://:se@cret@127.0.0.1:1/0"}, r"server at redis://\*\*\*@127.0.0.1:1/0 cannot be used"),
+        ({"ttl": True}, "ttl must be a whole number"),
+        ({"ttl": 10**30}, "ttl must be a whole number"),
+        ({"ttl": 1.5}, "ttl must be a whole number"),
+    ],
+)
+def test_redis_configurations_that_cannot_be_used(extra: dict[str, object], words: str) -> None:
+    pytest.importorskip("redis", reason="the package redis is not installed")
+    with pytest.raises(ConfigError, match=words) as caught:
+        STORAGES.get("redis").check(StorageOptions(IDENTITY, SIZE, extra=extra))
+    assert "cret" not in str(caught.value)
 
 
 # ---- threads ----
