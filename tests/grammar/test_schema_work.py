@@ -118,7 +118,9 @@ def test_a_string_is_found_without_the_whole_automaton(monkeypatch: pytest.Monke
 def test_only_documents_that_name_parts_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     searched: list[Any] = []
     index = document.Document._index
-    monkeypatch.setattr(document.Document, "_index", lambda self: searched.append(self.schema) or index(self))
+    monkeypatch.setattr(
+        document.Document, "_index", lambda self, nodes: searched.append(self.schema) or index(self, nodes)
+    )
     normalise({"$id": "http://x.test/whole", "properties": {"id": {"type": "string"}, "$anchor": {}}})
     assert not searched
     named = {"$ref": "#a", "$defs": {"x": {"$anchor": "a", "type": "null"}}}

@@ -108,8 +108,8 @@ class Document:
         self._resources.setdefault(_ROOT, self.root)
         if names_parts:
             self._index([self.root])
-        # behind the author's own, which stand where both have a name
-        self._index([self.root.child(place, uri) for uri in known if schema[place][uri] is known[uri]])
+        if known:  # behind the author's own, which stand where both have a name
+            self._index([self.root.child(place, uri) for uri in known if schema[place][uri] is known[uri]])
 
     def known(self, schema: Any) -> Node | None:
         """The node of a subschema that has been met; there is none of a plain true or false."""
