@@ -480,3 +480,11 @@ def test_what_depends_on_where_it_is_entered_from_is_checked_as_a_whole() -> Non
         assert (accepts(library(written.schema), value) and passes_check(written, value)) == reference.is_valid(
             value
         )
+
+
+def test_long_chains_of_references_are_not_called_rings() -> None:
+    chain = {f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(5_000)} | {"d5000": {"type": "null"}}
+    with pytest.raises(GrammarError, match="passes through more than"):
+        normalise({"$ref": "#/$defs/d0", "$defs": chain})
+    with pytest.raises(GrammarError, match="leads back to itself"):
+        normalise({"$ref": "#/$defs/d0", "$defs": {"d0": {"$ref": "#/$defs/d1"}, "d1": {"$ref": "#/$defs/d1"}}})

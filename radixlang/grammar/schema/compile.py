@@ -171,7 +171,9 @@ class Compiler:
             if node is first or len(passed) > MAX_HOPS:
                 break
         if (node is first and passed) or len(passed) + ahead > MAX_HOPS:
-            raise GrammarError("the reference leads back to itself.", pointer=first.pointer, keyword="$ref")
+            ring = node is first or len(set(passed)) < len(passed)
+            problem = "leads back to itself" if ring else f"passes through more than {MAX_HOPS:,} others"
+            raise GrammarError(f"the reference {problem}.", pointer=first.pointer, keyword="$ref")
         for hops, each in enumerate(reversed(passed), ahead + 1):
             self._followed[each] = node, hops
         return node
