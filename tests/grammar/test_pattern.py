@@ -11,6 +11,7 @@ import pytest
 
 from radixlang.grammar.schema.automaton import Product, searches
 from radixlang.grammar.schema.pattern import Language, UnsupportedPatternError
+from radixlang.grammar.schema.regex import has_anchor, parse, searched
 
 SHORT = ["".join(text) for n in range(1, 6) for text in itertools.product("ab-", repeat=n)]
 TEXTS = [*SHORT, "", "a\nb", "é", "aéb"]
@@ -147,3 +148,19 @@ def test_states_from_which_nothing_fits_are_left_out() -> None:
         for ranges in product.edges(state).values():
             assert all(low >= ord("a") and high <= ord("z") for low, high in ranges)
     assert not any(low <= ord("x") <= high for ranges in product.edges(0).values() for low, high in ranges)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [r"^(?:^a)?b$", "^a|b$", "(^|,)x(,|$)", "^(a|^b)c$", "^$|^[a-z]+$", "(?:^a$)|b", "x$y|z", "^(?:a|b$)c?$"],
+)
+def test_anchors_within_a_pattern_are_not_passed_on(source: str) -> None:
+    language = Language(((source, True),))
+    texts = [*SHORT, "", "c", "ac", "bc", "x", ",x", "x,y", "ax", "z", "xy"]
+    written = language.source()
+    for text in texts:
+        assert language.matches(text) == bool(re.search(source.replace("$", r"\Z"), text)), text
+        assert language.matches(text) == bool(re.search(written.replace("$", r"\Z"), text)), text
+    assert not has_anchor(searched(parse(written).tree)), (
+        "libraries take anchors at the ends of alternatives alone"
+    )

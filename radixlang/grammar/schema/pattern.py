@@ -15,6 +15,7 @@ from radixlang.grammar.schema.automaton import MAX_TEXT, SHORT, Product, Terms, 
 from radixlang.grammar.schema.regex import (
     IrregularPatternError,
     UnsupportedPatternError,
+    has_anchor,
     lengths,
     looks,
     parse,
@@ -110,7 +111,7 @@ def _source(terms: Terms) -> str | UnsupportedPatternError:
     try:
         if len(terms) == 1 and terms[0][1]:
             tree, plain = parse(terms[0][0])
-            if not looks(tree):
+            if not looks(tree) and not has_anchor(searched(tree)):  # libraries take anchors at the ends alone
                 return terms[0][0] if plain and written_as_it_is(tree) else write(tree)
         return eliminate(Product(searches(terms)))
     except UnsupportedPatternError as error:
