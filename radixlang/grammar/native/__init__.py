@@ -29,6 +29,7 @@ from radixlang.grammar.native.subsets import Subsets
 from radixlang.grammar.native.tag import MAX_TAG_WORK, TagBuilder
 from radixlang.grammar.native.trie import TokenTries, walker
 from radixlang.grammar.schema import Normalised, normalise_text
+from radixlang.grammar.schema.regex import in_any_case
 from radixlang.grammar.schema.shortest import shortest_at_most
 from radixlang.grammar.spec import check_residual, read_choices, read_json
 from radixlang.grammar.structural_tag import format_of, to_lark
@@ -57,8 +58,9 @@ class NativeEngine:
         self._json = lru_cache(4)(self._make_json)
 
     def warm_up(self) -> None:
-        """The token trees, the compiled walk, and the largest classes of characters."""
+        """The token trees, the compiled walk, large classes of characters, and which differ in case alone."""
         self._regex(r"\w\d\s")
+        in_any_case(((0x61, 0x61),))
         _ = self.plain
 
     def supports(self, spec: GrammarSpec) -> str | None:

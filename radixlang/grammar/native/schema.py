@@ -19,6 +19,7 @@ import numpy.typing as npt
 from radixlang.grammar.native.regex import Automaton, Edges, Unsuitable, read_one
 from radixlang.grammar.native.strings import (
     ESCAPED,
+    MAX_WORK,
     NOT_PLAIN,
     Language,
     Strings,
@@ -31,7 +32,7 @@ from radixlang.grammar.native.strings import (
 )
 from radixlang.grammar.native.taken import MOST, STRING, Taken, bounds_of, is_any, kinds_of, scalar
 from radixlang.grammar.ranges import Ranges, without
-from radixlang.grammar.schema.automaton import MAX_WORK, Terms
+from radixlang.grammar.schema.automaton import Terms
 from radixlang.grammar.schema.regex import (
     ANY,
     UnsupportedPatternError,
@@ -227,7 +228,7 @@ class Builder:
         self._patterns[terms] = found
         if sum([len(one.ends) for one in self._patterns.values()]) > MAX_PATTERN_STATES:
             raise Unsuitable(f"its patterns need more than {MAX_PATTERN_STATES:,} states")
-        if sum([one.work for one in self._patterns.values()]) > MAX_WORK:
+        if sum([one.work for one in self._patterns.values()]) > 2 * MAX_WORK:
             raise Unsuitable("its patterns look around in too many places")
         return found
 

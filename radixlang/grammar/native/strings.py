@@ -27,6 +27,8 @@ NOT_PLAIN: Ranges = ((0, 0x1F), (0x22, 0x22), (0x5C, 0x5C), (0x7F, 0x7F), (0xD80
 _NEVER = without(NOT_PLAIN, tuple((code, code) for code in sorted(ESCAPED)))
 """code points that no string holds"""
 MAX_STATES = 1_500
+MAX_WORK = 75_000
+"""microseconds, about, for what looks around in one of them, and twice that in a schema"""
 MAX_LEAST = 100
 """characters of a `minLength` beside a pattern"""
 
@@ -95,7 +97,7 @@ def but(terms: Terms, names: Iterable[str]) -> Terms:
 def language_of(terms: Terms, lost: Ranges) -> Language | UnsupportedPatternError:
     """The strings in which all patterns are found, without `lost` characters; what is wrong, if something is."""
     try:
-        product = Product(searches(terms), MAX_STATES)
+        product = Product(searches(terms), MAX_STATES, MAX_WORK)
         for _ in product.states():
             pass
     except UnsupportedPatternError as error:

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 from radixlang.grammar.kept import kept
 from radixlang.grammar.ranges import Ranges
-from radixlang.grammar.schema.nfa import Alphabet, Made, Part, part_of, sets_of
-from radixlang.grammar.schema.regex import ANY, Tree, UnsupportedPatternError, flat, parse, write_set
+from radixlang.grammar.schema.nfa import Alphabet, Made, Moves, Part, Search, part_of, sets_of
+from radixlang.grammar.schema.regex import ANY, Tree, UnsupportedPatternError, flat, looks, parse, write_set
 
 _LOOKS = re.compile(r"\(\?<?[=!]|\\[bB]")
 _MAX_DFA = 64
 MAX_WORK = 1_000_000
-"""microseconds, about, of one automaton"""
+"""microseconds, about, that one automaton may take where patterns look around"""
 MAX_TEXT = 1_000  # characters of a pattern that is made here
 SHORT = 1 << 12  # characters of patterns of which many results are kept; those of formats have up to 4,000
 
@@ -47,12 +47,31 @@ class Searches(NamedTuple):
         return True
 
 
+class _Piece(NamedTuple):
+    """What a pattern asks for, over any alphabet."""
+
+    tree: Tree
+    wanted: bool
+    sets: tuple[Ranges, ...]
+    moves: Moves | None
+    """None: it looks around"""
+
+
+def _piece(tree: Tree, wanted: bool) -> _Piece:
+    return _Piece(tree, wanted, sets_of(tree), None if looks(tree) else Moves(tree))
+
+
+@kept(many=48, short=SHORT, few=2)
+def _pieces(pattern: str, wanted: bool) -> list[_Piece]:
+    return [_piece(*each) for each in split(parse(pattern).tree, wanted)]
+
+
 @kept(many=128, short=SHORT, few=4, size=size_of)
 def searches(terms: Terms) -> Searches:
     """Raises:
     UnsupportedPatternError: a pattern is not taken.
     """
-    return searches_of([each for pattern, wanted in terms for each in split(parse(pattern).tree, wanted)])
+    return _together([piece for pattern, wanted in terms for piece in _pieces(pattern, wanted)])
 
 
 def searches_of(trees: list[tuple[Tree, bool]]) -> Searches:
@@ -61,8 +80,18 @@ def searches_of(trees: list[tuple[Tree, bool]]) -> Searches:
     Raises:
         UnsupportedPatternError: one is not taken.
     """
-    alphabet = Alphabet([ANY, *(ranges for tree, _ in trees for ranges in sets_of(tree))])
-    return Searches(alphabet, [(part_of(tree, alphabet), wanted) for tree, wanted in trees])
+    return _together([_piece(*each) for each in trees])
+
+
+def _together(pieces: list[_Piece]) -> Searches:
+    alphabet = Alphabet([ANY, *(ranges for piece in pieces for ranges in piece.sets)])
+    return Searches(
+        alphabet,
+        [
+            (part_of(tree, alphabet) if moves is None else Search(moves, alphabet), wanted)
+            for tree, wanted, _, moves in pieces
+        ],
+    )
 
 
 def split(tree: Tree, wanted: bool) -> list[tuple[Tree, bool]]:
@@ -87,9 +116,9 @@ class Product:
         UnsupportedPatternError: at any time, where it becomes too large.
     """
 
-    def __init__(self, searches: Searches, most: int = _MAX_DFA) -> None:
+    def __init__(self, searches: Searches, most: int = _MAX_DFA, most_work: int = MAX_WORK) -> None:
         """`most`: states."""
-        self._most = most
+        self._most, self._most_work = most, most_work
         self._alphabet, self._parts = searches
         self._states: list[tuple[Any, ...]] = [tuple([part.initial for part, _ in self._parts])]
         self._index: Made[tuple[Any, ...], int] = Made(self._number)
@@ -142,7 +171,7 @@ class Product:
         for (part, _), each in zip(self._parts, self._states[state], strict=True):
             row = part.row(each)
             self.work += part.weight(each) * len(row)
-            if self.work > MAX_WORK:
+            if self.work > self._most_work:
                 raise UnsupportedPatternError("it looks around in too many places")
             cut = []
             for span, targets in spans:

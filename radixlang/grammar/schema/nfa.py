@@ -9,7 +9,7 @@ of schemas, or of what is asked of an automaton.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from radixlang.grammar.ranges import LAST, Ranges, union
@@ -79,21 +79,26 @@ class Alphabet:
         return self._ranges[kinds]
 
 
-def sets_of(tree: Tree) -> Iterator[Ranges]:
-    """The sets of characters in a tree.
+def sets_of(tree: Tree) -> tuple[Ranges, ...]:
+    """The different sets of characters in a tree.
 
     Raises:
         UnsupportedPatternError: there are others.
     """
-    if tree[0] == "set":
-        yield tree[1]
-    elif tree[0] in ("cat", "alt"):
-        for part in tree[1]:
-            yield from sets_of(part)
-    elif tree[0] in ("rep", "look", "behind"):
-        yield from sets_of(tree[1])
-    elif tree[0] == "property":
-        raise UnsupportedPatternError("it cannot be compared")
+    found: dict[Ranges, None] = {}
+    stack = [tree]
+    while stack:
+        part = stack.pop()
+        kind = part[0]
+        if kind == "set":
+            found[part[1]] = None
+        elif kind in ("cat", "alt"):
+            stack.extend(part[1])
+        elif kind in ("rep", "look", "behind"):
+            stack.append(part[1])
+        elif kind == "property":
+            raise UnsupportedPatternError("it cannot be compared")
+    return tuple(found)
 
 
 class Made(dict[K, V]):
@@ -139,7 +144,7 @@ def part_of(tree: Tree, alphabet: Alphabet) -> Part:
     Raises:
         UnsupportedPatternError: it is too large, or looks around in a way that is not followed.
     """
-    return Looking(tree, alphabet) if looks(tree) else Search(tree, alphabet)
+    return Looking(tree, alphabet) if looks(tree) else Search(Moves(tree), alphabet)
 
 
 class _Nfa:
@@ -228,29 +233,30 @@ class _Nfa:
         self.moves = [[move for move in moves if move[1] in alive] for moves in self.moves]
 
 
-class Search:
-    """A tree that does not look around. A state is an integer: a bit for each move that may come next, and
-    `_ENDS`; 0 where the tree is not found whatever follows."""
+class Moves:
+    """A tree that does not look around, whatever the alphabet: each of its moves has a bit, and a state is the
+    bits of the moves that may come next, and `_ENDS`; 0 where the tree is not found whatever follows."""
 
-    def __init__(self, tree: Tree, alphabet: Alphabet) -> None:
+    def __init__(self, tree: Tree) -> None:
+        """Raises:
+        UnsupportedPatternError: it is too large.
+        """
         self._nfa = nfa = _Nfa(tree)
         self._bits = [0] * len(nfa.moves)
         self._targets: list[int] = [-1]
-        self._alphabet = alphabet
-        reads: dict[int, int] = {}
+        self.reading: dict[Ranges, int] = {}
+        """the moves that read just these characters"""
         for node, moves in enumerate(nfa.moves):
             for ranges, target in moves:
                 bit = 1 << len(self._targets)
                 self._targets.append(target)
                 self._bits[node] |= bit
-                kinds = alphabet.kinds_of[ranges]
-                reads[kinds] = reads.get(kinds, 0) | bit
-        self._reads = list(reads.items())
-        """(kinds, the moves that read just these)"""
-        self._always = self._bits[nfa.final] | _ENDS
+                self.reading[ranges] = self.reading.get(ranges, 0) | bit
+        self.always = self._bits[nfa.final] | _ENDS
+        """the state in which the tree has been found"""
         self._follow: list[int] = [-1] * len(nfa.moves)
-        self._after: Made[int, int] = Made(self._behind, _KEPT)
-        self._rows: Made[int, list[tuple[int, int]]] = Made(self._read)
+        self.after: Made[int, int] = Made(self._behind, _KEPT)
+        """the state behind a character that some moves read"""
         self.initial = self._closure(nfa.first, "start")
 
     def _closure(self, node: int, *guards: str) -> int:
@@ -266,13 +272,39 @@ class Search:
                     seen.add(target)
                     stack.append(target)
         if self._nfa.final in seen:
-            return self._always
+            return self.always
         while at_end:
             at = at_end.pop()
             if at not in seen:
                 seen.add(at)
                 at_end += [t for t, guard in self._nfa.empty[at] if guard in ("", "end", *guards)]
         return found | (_ENDS if self._nfa.final in seen else 0)
+
+    def _behind(self, moves: int) -> int:
+        found, follow = 0, self._follow
+        while moves:
+            bit = moves & -moves
+            moves ^= bit
+            target = self._targets[bit.bit_length() - 1]
+            if follow[target] < 0:
+                follow[target] = self._closure(target)
+            found |= follow[target]
+        return self.always if found & self._bits[self._nfa.final] else found
+
+
+class Search:
+    """`Moves` over an alphabet."""
+
+    def __init__(self, moves: Moves, alphabet: Alphabet) -> None:
+        self._alphabet = alphabet
+        self._after, self._always, self.initial = moves.after, moves.always, moves.initial
+        reads: dict[int, int] = {}
+        for ranges, bits in moves.reading.items():
+            kinds = alphabet.kinds_of[ranges]
+            reads[kinds] = reads.get(kinds, 0) | bits
+        self._reads = list(reads.items())
+        """(kinds, the moves that read just these)"""
+        self._rows: Made[int, list[tuple[int, int]]] = Made(self._read)
 
     def step(self, state: int, kind: int) -> int:
         return self._after[sum([state & moves for kinds, moves in self._reads if kinds >> kind & 1])]
@@ -295,18 +327,6 @@ class Search:
                         cut.append((rest, some))
                 spans = cut
         return [(span, self._after[some]) for span, some in spans]
-
-    def _behind(self, moves: int) -> int:
-        """The state behind a character that some moves read."""
-        found, follow = 0, self._follow
-        while moves:
-            bit = moves & -moves
-            moves ^= bit
-            target = self._targets[bit.bit_length() - 1]
-            if follow[target] < 0:
-                follow[target] = self._closure(target)
-            found |= follow[target]
-        return self._always if found & self._bits[self._nfa.final] else found
 
     def accepts(self, state: int) -> bool:
         return bool(state & _ENDS)

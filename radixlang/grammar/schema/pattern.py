@@ -17,7 +17,6 @@ from radixlang.grammar.schema.regex import (
     UnsupportedPatternError,
     has_anchor,
     lengths,
-    looks,
     parse,
     searched,
     write,
@@ -56,9 +55,9 @@ class Language(NamedTuple):
             UnsupportedPatternError: a pattern cannot be read, or they are too large to compare.
         """
         for source, wanted in self.terms:
-            tree = parse(source).tree
-            if wanted and not looks(tree):
-                least, most = lengths(searched(tree))
+            read = parse(source)
+            if wanted and not read.looks:
+                least, most = lengths(searched(read.tree))
                 if (high is not None and least > high) or (most is not None and most < low):
                     return True
         return _has_none(self.terms, low, high)
@@ -110,8 +109,8 @@ def _source(terms: Terms) -> str | UnsupportedPatternError:
     """`Language.source`, or why there is none: that may have taken long to see, and is kept too."""
     try:
         if len(terms) == 1 and terms[0][1]:
-            tree, plain = parse(terms[0][0])
-            if not looks(tree) and not has_anchor(searched(tree)):  # libraries take anchors at the ends alone
+            tree, plain, around = parse(terms[0][0])
+            if not around and not has_anchor(searched(tree)):  # libraries take anchors at the ends alone
                 return terms[0][0] if plain and written_as_it_is(tree) else write(tree)
         return eliminate(Product(searches(terms)))
     except UnsupportedPatternError as error:
@@ -144,7 +143,7 @@ def looking(source: str) -> bool:
     Raises:
         UnsupportedPatternError: the pattern cannot be read.
     """
-    return looks(parse(source).tree)
+    return parse(source).looks
 
 
 def irregular(source: str) -> str | None:

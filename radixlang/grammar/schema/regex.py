@@ -30,10 +30,11 @@ class IrregularPatternError(UnsupportedPatternError):
 
 
 class Parsed(NamedTuple):
-    """`plain`: the source means the same to the regex library as it is."""
+    """`plain`: the source means the same to the regex library as it is. `looks`: it looks ahead or behind."""
 
     tree: Tree
     plain: bool
+    looks: bool
 
 
 _DIGIT: Ranges = ((48, 57),)
@@ -315,7 +316,7 @@ def parse(pattern: str) -> Parsed:
     tree = parser.alternatives(0)
     if parser.at < len(pattern):
         raise UnsupportedPatternError("a parenthesis is not opened")
-    return Parsed(tree, parser.plain)
+    return Parsed(tree, parser.plain, looks(tree))
 
 
 def write(tree: Tree, whole: bool = False) -> str:
@@ -398,11 +399,17 @@ def write_char(code: int) -> str:
 
 def holds(tree: Tree, *kinds: str) -> bool:
     """Whether a node of one of these kinds is in the tree."""
-    if tree[0] in kinds:
-        return True
-    if tree[0] in ("cat", "alt"):
-        return any(holds(part, *kinds) for part in tree[1])
-    return tree[0] in ("rep", "look", "behind") and holds(tree[1], *kinds)
+    stack = [tree]
+    while stack:
+        part = stack.pop()
+        kind = part[0]
+        if kind in kinds:
+            return True
+        if kind in ("cat", "alt"):
+            stack.extend(part[1])
+        elif kind in ("rep", "look", "behind"):
+            stack.append(part[1])
+    return False
 
 
 def looks(tree: Tree) -> bool:
