@@ -138,7 +138,7 @@ def regex_rows(vocabulary: Vocabulary, xgrammar: bool) -> Iterator[str]:
         for engine, compile_ in engines.items():
             times, begin = [], None
             for _ in range(3):
-                native._dfa.cache_clear()
+                native._regex.cache_clear()
                 try:
                     begin, took = cpu(lambda: compile_(spec))  # noqa: B023
                 except Exception as error:
