@@ -13,13 +13,12 @@ from __future__ import annotations
 import json
 import math
 import re
-import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from re import _constants as op  # type: ignore[attr-defined]
-from re import _parser as sre  # type: ignore[attr-defined]
 from typing import Any, NamedTuple
 
+from radixlang.grammar.expression import tree_of
 from radixlang.grammar.kept import kept
 
 NEVER = 1 << 62
@@ -222,9 +221,7 @@ def measure_regex(pattern: str) -> Sizes:
     measure.repeat = max([0, *counts])
     least = 0
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = sre.parse(pattern)
+        tree = tree_of(pattern)
         _optional(tree, measure)
         least = _tree(tree, measure)
     except (re.error, OverflowError):  # the library may read it, so that all it may hold counts

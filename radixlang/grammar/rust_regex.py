@@ -8,10 +8,9 @@ library takes for something else, is refused by name. Knows nothing but text.
 from __future__ import annotations
 
 import re
-import warnings
-from re import _parser as sre  # type: ignore[attr-defined]
 
 from radixlang.grammar.errors import GrammarError
+from radixlang.grammar.expression import tree_of
 
 _WORD, _SPACE = r"\p{L}\p{N}_", r"\s\x1c-\x1f"
 _OUTSIDE = {"w": f"[{_WORD}]", "W": f"[^{_WORD}]", "s": f"[{_SPACE}]", "S": f"[^{_SPACE}]", "Z": r"\z"}
@@ -109,9 +108,7 @@ def _refuse_irregular(pattern: str) -> None:
         _refuse("repeats of repeats" if _QUANTIFIER.match(pattern, at) else None, at)
     if looks is not None:
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                sre.parse(pattern)
+            tree_of(pattern)
         except (re.error, OverflowError, RecursionError) as error:
             raise GrammarError(f"regex cannot be read: {error}", param="regex") from None
         _refuse(*looks)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -70,3 +72,12 @@ def passes(checks: Obligations, value: Any) -> bool:
         return all(below) and checks.valid(checks.due(nodes), value)
 
     return walk(checks.root, value)
+
+
+def at_once(run: Callable[[], None], count: int) -> None:
+    """Call `run` in so many threads and wait for them."""
+    threads = [threading.Thread(target=run) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import re
-import threading
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from radixlang.grammar.errors import GrammarError, GrammarFailure
 from radixlang.grammar.limits import GrammarLimits
 from radixlang.grammar.native import NativeEngine, NativeGrammar
 from radixlang.messages import GrammarSpec
-from tests.grammar.conftest import allowed, bits, small_vocabulary
+from tests.grammar.conftest import allowed, at_once, bits, small_vocabulary
 
 PATTERNS = {
     r"((25[0-5]|2[0-4][0-9]|[01]?[0-9][0-9]?)\.){3}(25[0-5]|2[0-4][0-9]|[01]?[0-9][0-9]?)": ["192.168.1.254"],
@@ -170,11 +169,7 @@ def test_threads_share_a_grammar(engine, vocabulary) -> None:
                 if not (row == right).all() or not mine.accept(token):
                     failures.append(token)
 
-    threads = [threading.Thread(target=run) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(run, 6)
     assert not failures
 
 

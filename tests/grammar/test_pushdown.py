@@ -26,7 +26,7 @@ from radixlang.grammar.residual import ResidualGrammar
 from radixlang.grammar.tables import automaton_table
 from radixlang.grammar.vocabulary import Vocabulary
 from radixlang.messages import GrammarSpec
-from tests.grammar.conftest import allowed, small_vocabulary
+from tests.grammar.conftest import allowed, at_once, small_vocabulary
 from tests.grammar.test_trie import reading
 
 PIECES = [
@@ -221,11 +221,7 @@ def test_equal_stacks_are_one_object_in_all_threads() -> None:
                     stack = stack.push(frame)
                     kept.append(stack)
 
-            threads = [threading.Thread(target=run) for _ in range(4)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            at_once(run, 4)
             found.update(map(id, kept))
             assert len(found) == 40
     finally:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from radixlang.grammar.expression import tree_of
 from radixlang.grammar.native import regex as regex_module
 from radixlang.grammar.native.dfa import DEAD, build
 from radixlang.grammar.native.machines import Expression
@@ -124,7 +125,7 @@ def test_every_character_of_a_class(flags, item) -> None:
     if (flags, item) == ("(?ai)", "[𐐀-𐐧]"):
         pytest.skip("Python compares characters beyond U+FFFF by Unicode's cases even under ASCII")
     compiled = re.compile(flags + item)
-    tree = regex_module.sre.parse(flags + item)
+    tree = tree_of(flags + item)
     (kind, argument), *_ = list(tree)
     ranges = regex_module.ranges_of(kind, argument, tree.state.flags)
     found = {point for low, high in ranges for point in range(low, high + 1)}

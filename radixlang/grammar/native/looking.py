@@ -12,23 +12,21 @@ from typing import Any
 
 from radixlang.grammar.errors import GrammarError
 from radixlang.grammar.native.regex import (
-    SURROGATES,
     Automaton,
     Edges,
     Unsuitable,
     flags_inside,
     ranges_of,
+    read_called,
     read_expression,
-    read_one,
 )
-from radixlang.grammar.ranges import Ranges, without
+from radixlang.grammar.ranges import Ranges
 from radixlang.grammar.schema.automaton import Product, searches_of, split
 from radixlang.grammar.schema.regex import Tree, UnsupportedPatternError, boundary, flat
 
 MAX_STATES = 2_000
 """of an expression, a character at a time"""
 MAX_NODES = 100_000
-_ASCII: Ranges = ((0, 0x7F),)
 _NEW_LINE: Tree = ("set", ((10, 10),))
 
 
@@ -93,20 +91,19 @@ def _anchor(kind: Any, flags: int) -> Tree:
 def _written(product: Product, live: set[int]) -> Automaton:
     automaton = Automaton(most=MAX_NODES)
     automaton.accept, automaton.returns = automaton.node(), automaton.node()
-    rest: dict[Ranges, Edges] = {}
+    read: dict[Ranges, tuple[Ranges, Edges]] = {}
     nodes = {state: automaton.node() for state in sorted(live)}
     for state, node in nodes.items():
         ways = [automaton.accept] if product.accepting(state) else []
         for target, ranges in product.edges(state).items():
             if target not in live:
                 continue
-            if ranges not in rest:
-                beyond = without(ranges, (*_ASCII, SURROGATES))
-                rest[ranges] = automaton.edges[read_one(automaton, beyond, automaton.returns)] if beyond else ()
-            short = without(ranges, ((0x80, ranges[-1][1]),)) if ranges[-1][1] > 0x7F else ranges
-            way = automaton.node(tuple([(low, high, nodes[target]) for low, high in short]))
-            if rest[ranges]:
-                automaton.calls[way] = rest[ranges], nodes[target]
+            if ranges not in read:
+                read[ranges] = read_called(automaton, ranges)
+            bytes_, longer = read[ranges]
+            way = automaton.node(tuple([(low, high, nodes[target]) for low, high in bytes_]))
+            if longer:
+                automaton.calls[way] = longer, nodes[target]
             ways.append(way)
         automaton.free[node] = tuple(ways)
     automaton.start = nodes[0] if 0 in nodes else automaton.node()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import sys
-import warnings
 from _sre import ascii_tolower, unicode_tolower  # type: ignore[import-not-found]
 from array import array
 from bisect import bisect_right
@@ -17,10 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from re import _constants as op  # type: ignore[attr-defined]
-from re import _parser as sre  # type: ignore[attr-defined]
 from re._casefix import _EXTRA_CASES  # type: ignore[import-not-found]
 from typing import Any
 
+from radixlang.grammar.expression import tree_of
 from radixlang.grammar.ranges import Ranges, union, without
 
 MAX_NODES = 6_000
@@ -75,9 +74,7 @@ def read_expression(pattern: str) -> Any:
         Unsuitable: it is none in Python's syntax.
     """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about sets that may mean something else some day
-            return sre.parse(pattern)
+        return tree_of(pattern)
     except (re.error, OverflowError) as error:
         raise Unsuitable(f"{error}") from None
     except RecursionError:
@@ -187,7 +184,17 @@ def read_one(automaton: Automaton, ranges: Ranges, follow: int) -> int:
     return nodes[-1]
 
 
+def read_called(automaton: Automaton, ranges: Ranges) -> tuple[Ranges, Edges]:
+    """Those of the characters that are one byte, and for the others how they begin: each edge leads to a node that
+    reads the rest and returns, so that it is written down once for all places where it is called."""
+    beyond = without(ranges, (*ASCII, SURROGATES))
+    longer = automaton.edges[read_one(automaton, beyond, automaton.returns)] if beyond else ()
+    return without(ranges, ((0x80, _LAST),)), longer
+
+
 # ---- characters ----
+
+ASCII: Ranges = ((0, 0x7F),)
 
 _LAST = sys.maxunicode
 SURROGATES = (0xD800, 0xDFFF)

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from radixlang.grammar.native.regex import Automaton, Edges, Unsuitable, read_one
+from radixlang.grammar.native.regex import Automaton, Edges, Unsuitable, read_called, read_one
 from radixlang.grammar.native.strings import (
     ESCAPED,
     MAX_WORK,
@@ -47,7 +47,6 @@ MAX_COUNTED = 48_000
 MAX_PATTERN_STATES = 8_000
 """states of the automata of all patterns together, which are made beforehand; about a tenth of a second"""
 
-_ASCII: Ranges = ((0, 0x7F),)
 _DIGITS: Ranges = ((0x30, 0x39),)
 _POSITIVE: Ranges = ((0x31, 0x39),)
 ANYTHING: dict[str, Any] = {"type": ["null", "boolean", "number", "string", "array", "object"]}
@@ -268,10 +267,8 @@ class Builder:
             if letters:
                 rest = self.automaton.node(tuple([(ord(letter), ord(letter), returns) for letter in letters]))
                 longer.append((0x5C, 0x5C, rest))
-            plain = without(ranges, NOT_PLAIN)
-            if beyond := without(plain, _ASCII):
-                longer += self.automaton.edges[read_one(self.automaton, beyond, returns)]
-            found = self._spellings[ranges] = without(plain, without(ANY, _ASCII)), tuple(longer)
+            plain, beyond = read_called(self.automaton, without(ranges, NOT_PLAIN))
+            found = self._spellings[ranges] = plain, (*longer, *beyond)
         return found
 
     def _spelling(self, text: str, follow: int) -> int:

@@ -9,7 +9,8 @@ from typing import Any
 from radixlang.grammar.schema.regex import UnsupportedPatternError, looks, parse, write
 
 _DATA = frozenset(("const", "enum", "default", "examples"))
-_MAPS = frozenset(("properties", "patternProperties", "definitions", "$defs", "dependentSchemas", "dependencies"))
+MAPS = ("properties", "patternProperties", "definitions", "$defs", "dependentSchemas", "dependencies")
+"""keywords whose value maps names to schemas"""
 
 
 def spelt_out(schema: Any, names: bool = False) -> Any:
@@ -25,7 +26,7 @@ def spelt_out(schema: Any, names: bool = False) -> Any:
         if key in _DATA
         else _pattern(one)
         if key == "pattern" and isinstance(one, str)
-        else spelt_out(one, key in _MAPS)
+        else spelt_out(one, key in MAPS)
         for key, one in schema.items()
     }
 

@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote, urldefrag, urljoin
 import jsonschema_rs
 
 from radixlang.grammar.errors import GrammarError
-from radixlang.grammar.schema.checked import spelt_out
+from radixlang.grammar.schema.checked import MAPS, spelt_out
 
 MAX_DEPTH = 100  # nesting of the schema's JSON; libraries behind us recurse on it
 MAX_NODES = 50_000  # JSON values in the schema
@@ -41,12 +41,11 @@ _VALIDATORS: dict[int, Any] = {
     2019: jsonschema_rs.Draft201909Validator,
     2020: jsonschema_rs.Draft202012Validator,
 }
-# Keywords whose value is a schema, a list of schemas, a mapping to schemas; some may be either of the first two.
+# Keywords whose value is a schema or a list of schemas, some either; those of `MAPS` map names to schemas.
 _ONE = ("additionalProperties", "additionalItems", "not", "if", "then", "else", "contains", "propertyNames",
         "unevaluatedProperties", "unevaluatedItems", "items")  # fmt: skip
 _LIST = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
 _NAMES = frozenset(("$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor"))
-_MAP = ("properties", "patternProperties", "definitions", "$defs", "dependentSchemas", "dependencies")
 
 
 class Node:
@@ -299,7 +298,7 @@ def children(node: Node) -> Iterator[Node]:
         if isinstance(schema.get(keyword), list):
             for index in range(len(schema[keyword])):
                 yield node.child(keyword, index)
-    for keyword in _MAP:
+    for keyword in MAPS:
         if isinstance(schema.get(keyword), dict):
             for name, value in schema[keyword].items():
                 if isinstance(value, dict | bool):
@@ -338,7 +337,7 @@ def _newest_keyword(schema: Any) -> int:
         elif isinstance(one, dict):
             for key, value in one.items():
                 newest = max(newest, _SINCE.get(key, 4))
-                if key in _MAP and isinstance(value, dict):
+                if key in MAPS and isinstance(value, dict):
                     todo += [each for each in value.values() if isinstance(each, dict)]
                 elif key in _ONE or key in _LIST:
                     todo.append(value)

@@ -6,13 +6,12 @@ What the rules cannot state is refused by name: nothing is left out. Must not kn
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterator
 from re import _constants as op  # type: ignore[attr-defined]
-from re import _parser as sre  # type: ignore[attr-defined]
 from typing import Any
 
 from radixlang.grammar.errors import GrammarError
+from radixlang.grammar.expression import tree_of
 from radixlang.grammar.native.regex import Unsuitable, ranges_of
 from radixlang.grammar.ranges import LAST, union
 from radixlang.grammar.rust_regex import as_rust
@@ -41,9 +40,7 @@ def of_regex(pattern: str) -> Rules:
     """
     as_rust(pattern)  # names what is more than regular
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about sets that may mean something else some day
-            tree = sre.parse(pattern)
+        tree = tree_of(pattern)
         return {"root": _sequence(list(tree), tree.state.flags, True, True)}
     except (re.error, OverflowError, Unsuitable) as error:
         raise GrammarError(f"regex cannot be held: {error}", param="regex") from None
