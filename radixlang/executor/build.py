@@ -14,14 +14,14 @@ from radixlang.attention import BACKENDS, EXACT_BACKENDS, AttentionBackend
 from radixlang.config import Config
 from radixlang.errors import ConfigError
 from radixlang.executor import EngineShape, exactness
-from radixlang.executor.host_tier import add_host_tier, host_slots, kv_identity
+from radixlang.executor.host_tier import add_host_tier, check_host_size, host_slots, kv_identity
 from radixlang.executor.launch import DeviceExecutor
 from radixlang.executor.shapes import Shape, graph_bytes, graph_shapes, prompt_tokens
 from radixlang.log import get_logger
 from radixlang.memory.host_pool import page_bytes
 from radixlang.memory.kv_pool import KvPool
 from radixlang.memory.request_table import RequestTable
-from radixlang.memory.sizing import Memory, kv_pages
+from radixlang.memory.sizing import Memory, kv_pages, wanted_pages
 from radixlang.models import load_model, load_spec
 from radixlang.models.shards import Shards
 from radixlang.models.spec import ModelSpec
@@ -85,6 +85,18 @@ def build_executor(
     name, backend = choose_attention(
         config.device.attention_backend, spec, kind, EXACT_BACKENDS if exact else BACKENDS
     )
+    page_size = config.device.page_size
+    running = config.schedule.max_running_requests or (
+        MAX_RUNNING_CPU if kind == "cpu" else MAX_RUNNING_ACCELERATOR
+    )
+    wanted = wanted_pages(
+        page_size=page_size,
+        max_running=running,
+        context_length=spec.context_length,
+        max_total_tokens=config.device.max_total_tokens,
+    )
+    kv_page = spec.kv_bytes_per_token(kv_dtype.itemsize) * page_size
+    check_host_size(config, kv_page)
     parallel = connect(rank, ranks, meeting, platform.device)
     if ranks > 1:
         clock.note("ranks")
@@ -98,10 +110,6 @@ def build_executor(
         exact,
     )
     clock.note("weights")
-    page_size = config.device.page_size
-    running = config.schedule.max_running_requests or (
-        MAX_RUNNING_CPU if kind == "cpu" else MAX_RUNNING_ACCELERATOR
-    )
     slots = AUTOMATA if kernels_draw(platform) else AUTOMATA_WITHOUT_KERNELS
     automata = Automata(running + 1, spec.vocab_size, platform, slots) if slots and not spec.encoder else None
     sharing = ranks if kind == "cpu" else 1  # ranks on a CPU share its memory
@@ -122,14 +130,10 @@ def build_executor(
         spread = forced and not config.model.skip_tokenizer_init
         shapes = graph_shapes(config.device, running, tokens, tree, spread)
     pages = kv_pages(
-        spec,
+        kv_page,
         memory,
-        page_size=page_size,
-        element_bytes=kv_dtype.itemsize,
-        max_running=running,
-        context_length=spec.context_length,
+        wanted,
         fraction=config.device.mem_fraction_static,
-        max_total_tokens=config.device.max_total_tokens,
         graph_bytes=graph_bytes(spec, shapes, dtype.itemsize) if shapes else 0,
     )
     pages = parallel.least(pages)

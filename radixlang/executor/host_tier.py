@@ -29,6 +29,20 @@ LAYOUT = 1
 """of the bytes in a page; see `host_pool`. To be raised with every change"""
 
 
+def check_host_size(config: Config, size: int) -> None:
+    """Refuse a host tier that is given less than a page of `size` bytes.
+
+    Raises:
+        ConfigError: see there.
+    """
+    given = config.cache.hicache_size * 1e9
+    if 0 < given < size:
+        raise ConfigError(
+            f"--hicache-size {config.cache.hicache_size:g} (GB) would not hold one page of KV, which has "
+            f"{size / 1e6:.3g} MB; raise it, or leave it out for a share of the device's."
+        )
+
+
 def host_slots(config: Config, device: str, size: int, pool_bytes: int, free: int) -> int:
     """How many pages of `size` bytes host memory shall hold, 0 when nothing asks for any.
 

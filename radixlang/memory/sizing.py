@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from radixlang.errors import ConfigError
 
 if TYPE_CHECKING:
-    from radixlang.models.spec import ModelSpec
+    pass
 
 CPU_SHARE = 0.25
 """part of the available RAM that the KV pool takes on a CPU when nothing is asked for"""
@@ -29,40 +29,48 @@ class Memory:
     weights: int
 
 
-def kv_pages(
-    spec: ModelSpec,
-    memory: Memory,
-    *,
-    page_size: int,
-    element_bytes: int,
-    max_running: int,
-    context_length: int,
-    fraction: float | None,
-    max_total_tokens: int | None,
-    graph_bytes: int = 0,
-) -> int:
-    """Number of pages of the pool, the sink included.
+@dataclass(frozen=True)
+class Wanted:
+    """Pages that the pool shall have, the sink not counted: no more than `most`, and not to be served with fewer
+    than `least`."""
 
-    Never more than `max_running` rows of `context_length` tokens can use, nor than `max_total_tokens`. Where the
-    share is not given, `graph_bytes` are kept free beside it.
+    most: int
+    least: int
+    page_size: int
+
+
+def wanted_pages(*, page_size: int, max_running: int, context_length: int, max_total_tokens: int | None) -> Wanted:
+    """Never more than `max_running` rows of `context_length` tokens can use, nor than `max_total_tokens`.
+
+    Raises:
+        ConfigError: `max_total_tokens` is too small to serve anything.
+    """
+    row_pages = -(-context_length // page_size)
+    most = max_running * row_pages
+    if max_total_tokens is not None:
+        most = min(most, max_total_tokens // page_size)
+    least = min(row_pages, -(-LEAST_TOKENS // page_size))
+    if most < least:
+        raise ConfigError(
+            f"--max-total-tokens {max_total_tokens} is too small: at least {least * page_size} tokens "
+            f"({least} pages of {page_size}) are needed."
+        )
+    return Wanted(most, least, page_size)
+
+
+def kv_pages(
+    page_bytes: int, memory: Memory, wanted: Wanted, *, fraction: float | None, graph_bytes: int = 0
+) -> int:
+    """Number of pages of the pool, the sink included, `page_bytes` each. Where the share of the memory is not
+    given, `graph_bytes` are kept free beside it.
 
     Raises:
         ConfigError: the memory left is too small to serve anything; says how much there is and which flag
             changes it.
     """
-    row_pages = -(-context_length // page_size)
-    pages = max_running * row_pages
-    if max_total_tokens is not None:
-        pages = min(pages, max_total_tokens // page_size)
-    page_bytes = spec.kv_bytes_per_token(element_bytes) * page_size
-    least = min(row_pages, -(-LEAST_TOKENS // page_size))
-    if pages < least:
-        raise ConfigError(
-            f"--max-total-tokens {max_total_tokens} is too small: at least {least * page_size} tokens "
-            f"({least} pages of {page_size}) are needed."
-        )
+    most, least = wanted.most, wanted.least
     if page_bytes == 0:
-        return pages + 1
+        return most + 1
     if memory.cpu:
         usual = min(memory.free * CPU_SHARE, CPU_CAP)
         wish = usual if fraction is None else memory.total * fraction - memory.weights
@@ -76,6 +84,6 @@ def kv_pages(
             f"No room for KV pages: {max(budget, 0) / 2**20:.0f} MiB are left beside "
             f"{memory.weights / 2**20:.0f} MiB of weights ({memory.total / 2**20:.0f} MiB in all, "
             f"{memory.free / 2**20:.0f} MiB free) but {(least + 1) * page_bytes / 2**20:.0f} MiB are needed for "
-            f"{least * page_size} tokens; raise --mem-fraction-static or take a smaller model."
+            f"{least * wanted.page_size} tokens; raise --mem-fraction-static or take a smaller model."
         )
-    return min(pages, fit) + 1
+    return min(most, fit) + 1

@@ -394,7 +394,7 @@ class Hub:
         if not sequence.request.probe:
             self.metrics.finished(sequence)
             if self.config.log.log_requests:
-                log.info("finished %s: %s %r", sequence.rid, finish, sequence.text[:LOGGED_TEXT])
+                log.info("finished %r: %s %r", sequence.rid, finish, sequence.text[:LOGGED_TEXT])
 
     def _on_embedding(self, message: Embedding) -> None:
         sequence = self._by_wire.get(message.rid)
@@ -460,7 +460,7 @@ class Hub:
     def _log_prompt(self, sequence: Sequence) -> None:
         text = sequence.request.text
         shown = repr(text[:LOGGED_TEXT]) if text is not None else f"{sequence.prompt_tokens} token ids"
-        log.info("received %s: %s %s", sequence.rid, shown, sequence.sampling)
+        log.info("received %r: %s %s", sequence.rid, shown, sequence.sampling)
 
 
 def _message(sequence: Sequence, ids: bytes, eos_ids: tuple[int, ...]) -> Generate:

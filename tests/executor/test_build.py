@@ -99,3 +99,21 @@ def test_auto_takes_the_first_that_can_and_says_why_none_can(monkeypatch: pytest
 def test_bad_sizes_stop_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--max-total-tokens 10 "):
         build(tmp_path, max_total_tokens=10)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"max_total_tokens": 16}, "--max-total-tokens 16 is too small: at least 128 tokens"),
+        (
+            {"hicache_size": 1e-7, "enable_hierarchical_cache": True},
+            r"--hicache-size 1e-07 \(GB\) would not hold one page of KV, which has 0.0\d+ MB",
+        ),
+    ],
+)
+def test_sizes_that_cannot_work_are_said_before_weights_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], words: str
+) -> None:
+    monkeypatch.setattr("radixlang.executor.build.load_model", lambda *_: pytest.fail("the weights were loaded"))
+    with pytest.raises(ConfigError, match=words):
+        build(tmp_path, **options)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from radixlang.errors import ConfigError
-from radixlang.memory.sizing import Memory, kv_pages
+from radixlang.memory.sizing import Memory, kv_pages, wanted_pages
 from radixlang.models.spec import LayerSpec, ModelSpec
 
 GIB = 1 << 30
@@ -22,11 +22,10 @@ def spec(encoder: bool = False) -> ModelSpec:
 
 
 def pages(memory: Memory, **values: Any) -> int:
-    defaults: dict[str, Any] = {
-        "page_size": 16, "element_bytes": 4, "max_running": 64, "context_length": 8192, "fraction": None,
-        "max_total_tokens": None,
-    }  # fmt: skip
-    return kv_pages(spec(values.pop("encoder", False)), memory, **(defaults | values))
+    page_bytes = spec(values.pop("encoder", False)).kv_bytes_per_token(4) * 16
+    share = {"fraction": values.pop("fraction", None), "graph_bytes": values.pop("graph_bytes", 0)}
+    most: dict[str, Any] = {"max_running": 64, "context_length": 8192, "max_total_tokens": None}
+    return kv_pages(page_bytes, memory, wanted_pages(page_size=16, **(most | values)), **share)
 
 
 def cpu(free: float, total: float = 32, weights: float = 0.5) -> Memory:

@@ -307,9 +307,9 @@ def test_requests_are_logged_when_asked_for(caplog: pytest.LogCaptureFixture) ->
             server.http.get("/health_generate")
         lines = list(dict.fromkeys(r.getMessage() for r in caplog.records if r.name == logger.name))
         assert len(lines) == 2
-        assert lines[0].startswith("received logged: '[say:abc]xxx")
+        assert lines[0].startswith("received 'logged': '[say:abc]xxx")
         assert "x" * 501 not in lines[0]
-        assert lines[1].startswith("finished logged: {'type': 'stop'")
+        assert lines[1].startswith("finished 'logged': {'type': 'stop'")
         assert lines[1].endswith("'abc'")
     finally:
         logger.removeHandler(caplog.handler)
