@@ -22,11 +22,10 @@ from radixlang.engine.build import engine_info, scheduler_limits
 from radixlang.engine.idle import Collector
 from radixlang.engine.loop import EngineLoop
 from radixlang.executor import EngineShape
-from radixlang.executor.graphs import StepGraphs
+from radixlang.executor.graphs import Ran, StepGraphs
 from radixlang.executor.inputs import lay_out
 from radixlang.executor.launch import DeviceExecutor, Ticket
 from radixlang.executor.shapes import Shape, decode_shapes, prompt_shapes
-from radixlang.executor.step_blocks import StepBlock
 from radixlang.memory.kv_pool import KvPool
 from radixlang.memory.request_table import RequestTable
 from radixlang.messages import Ready, ToEngine
@@ -94,18 +93,26 @@ class EmptyGraphs(StepGraphs):
     def __init__(self, device: DeviceExecutor, shapes: list[Shape]) -> None:
         super().__init__(device.model, device.pool, device.table, device.attention, device.sampling, shapes)
         self._replays = dict.fromkeys(shapes, lambda: None)
-        self._drawn = torch.zeros((2, max(shape.rows for shape in shapes)), dtype=torch.int32)
-        self._drawn[0] = TOKEN
+        self._rows = max(shape.rows for shape in shapes)
 
-    def run(self, plan: StepPlan, block: StepBlock) -> torch.Tensor:
-        if super().run(plan, block) is None:
+    def run(self, plan: StepPlan) -> Ran:
+        ran = super().run(plan)
+        if ran is None:
             lay_out(plan, self._table, self._pool.page_size)
             self._sampling.settle()
             self._sampling.draw_next(plan.rows[plan.samples])
-        return self._drawn
+            block = self.blocks.free()
+            ran = Ran(block, self.blocks.ran(block), block.home(self._rows))
+        return self._drawn(ran)
 
-    def repeat(self, plan: StepPlan, block: StepBlock) -> torch.Tensor | None:
-        return None if super().repeat(plan, block) is None else self._drawn
+    def repeat(self, plan: StepPlan) -> Ran | None:
+        ran = super().repeat(plan)
+        return None if ran is None else self._drawn(ran)
+
+    @staticmethod
+    def _drawn(ran: Ran) -> Ran:
+        ran.home[0], ran.home[1] = TOKEN, 0
+        return ran
 
 
 class EmptyDevice(DeviceExecutor):

@@ -191,7 +191,7 @@ class Layer:
         self.lengths = torch.from_numpy(self.starts + 1).cuda()
         self.decode = tuning.decode_tile(
             tuning.chip("cuda"), batch=self.ROWS, queries=self.HEADS // self.KV_HEADS, max_length=16384,
-            kv_heads=self.KV_HEADS, head_dim=self.DIM, element_size=2,
+            kv_heads=self.KV_HEADS, head_dim=self.DIM, element_size=2, page_size=self.PAGE,
         )  # fmt: skip
 
     def plan(self, tile: tuning.TreeTile) -> TreePlan | None:

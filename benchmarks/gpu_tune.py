@@ -52,6 +52,8 @@ DECODE_MANY = (
     (64, 4, 3), (128, 4, 2), (128, 8, 2),
 )  # fmt: skip
 DECODE_PACKED = ((32, 2, 3), (32, 2, 4), (32, 4, 3), (64, 2, 3), (64, 4, 3))
+DECODE_LEFT = ((64, 4, 2), (64, 4, 3), (128, 4, 2), (128, 8, 2))
+"""with the keys as left operands"""
 BYTES = 3 << 29
 
 
@@ -263,7 +265,12 @@ class Decode:
         wanted = next((splits for batch, splits in most.items() if self.batch <= batch), 1)
         splits = [s for s in (wanted, wanted // 2, wanted // 4) if s]
         tiles = DECODE_FEW if self.batch <= 16 else DECODE_MANY
-        return [DecodeTile(s, block, warps, stages) for s in splits for block, warps, stages in tiles]
+        return [
+            DecodeTile(s, block, warps, stages, keys_left=left)
+            for s in splits
+            for left, some in ((False, tiles), (True, DECODE_LEFT))
+            for block, warps, stages in some
+        ]
 
 
 def decode(args: argparse.Namespace) -> None:
@@ -274,7 +281,7 @@ def decode(args: argparse.Namespace) -> None:
         small = Decode(model, page, batch, most=1) if batch <= 16 else Decode(model, page, 32, most=1)
         for tile in small.candidates():
             how = min(tile.splits, 3)  # alone, joined by the last program, joined by a second kernel
-            key = (model, page, how, tile.block, tile.warps, tile.stages)
+            key = (model, page, how, tile.block, tile.warps, tile.stages, tile.keys_left)
             jobs.setdefault(key, lambda c=small, t=tile: c(0, t))  # type: ignore[misc]
     in_threads(list(jobs.values()))
     print(f"compiled {len(jobs)} in {time.monotonic() - begin:.0f} s", flush=True)

@@ -106,6 +106,7 @@ class TritonAttention:
                 kv_heads=self._kv_heads,
                 head_dim=self._head_dim,
                 element_size=size,
+                page_size=batch.page_size,
             )
             for size in ELEMENT_SIZES
         }

@@ -28,7 +28,8 @@ class Executor(Protocol):
         ...
 
     def result(self, ticket: Any) -> StepResult:
-        """Wait for the step's outcome. An exception in the step is raised here."""
+        """Wait for the step's outcome. An exception in the step is raised here, and `EngineError` where so many
+        steps have been launched since that what came home has made room for theirs (`step_blocks.COUNT`)."""
         ...
 
     def close(self) -> None:

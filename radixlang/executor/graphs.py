@@ -1,13 +1,13 @@
-"""Whole steps as CUDA graphs: static buffers, one packed copy in, one graph launch, one copy home.
+"""Whole steps as CUDA graphs: static buffers, one graph launch, and nothing else on the stream.
 
-A graph holds unpacking, forward pass and draw of a step of so many tokens and rows. There are three ladders of
-such shapes: *decode* steps, whose rows have one token each and all draw, the same with *tree attention*, and
-*prompt* steps, where any rows bring any tokens and some draw. A step runs in the smallest shape that holds it;
-where rows bring few tokens each, that is a decode step with every token as a row (see `spread.py`). Rows that pad
-it are the sink's, and so is the row that the tokens belong to that pad it. Rows that wait for a
-mask are passed over by the graph's draw; once the masks are there, a second graph of the shape draws them from
-the logits that the first one left. Whatever a graph cannot do is left to the ordinary path, which gives the same
-tokens.
+A graph holds a step of so many tokens and rows: it fetches its numbers from host memory (`kernels.mailbox`),
+unpacks them, does the forward pass, draws, and sends home what it drew. There are three ladders of such shapes:
+*decode* steps, whose rows have one token each and all draw, the same with *tree attention*, and *prompt* steps,
+where any rows bring any tokens and some draw. A step runs in the smallest shape that holds it; where rows bring
+few tokens each, that is a decode step with every token as a row (see `spread.py`). Rows that pad it are the
+sink's, and so is the row that the tokens belong to that pad it. Rows that wait for a mask are passed over by
+the graph's draw; once the masks are there, a second graph of the shape draws them from the logits that the
+first one left. Whatever a graph cannot do is left to the ordinary path, which gives the same tokens.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,13 +33,14 @@ from radixlang.executor.step_blocks import StepBlock, StepBlocks
 from radixlang.forward import ForwardBatch, ForwardContext, KvLayers, forwarding
 from radixlang.kernels.ahead import compiled_ahead
 from radixlang.kernels.bitmask import apply_bitmask
+from radixlang.kernels.mailbox import deliver, fetch
 from radixlang.kernels.skinny_linear import MAX_TOKENS
 from radixlang.kernels.step_inputs import packed_size, sections, step_inputs
 from radixlang.kernels.tree_work import TreeWork, tree_sections
 from radixlang.memory.kv_pool import KvPool
 from radixlang.memory.request_table import RequestTable
 from radixlang.models import Model
-from radixlang.plan import FROM_TABLE, StepPlan
+from radixlang.plan import FROM_TABLE, Ints, StepPlan
 from radixlang.sampling.batch import SamplingBatch
 
 Replay = Callable[[], None]
@@ -85,6 +87,17 @@ def lent(tensor: torch.Tensor) -> torch.Tensor:
     return torch.as_tensor(described, device=tensor.device).view(tensor.dtype)
 
 
+class Ran(NamedTuple):
+    """A step that was put on the stream."""
+
+    block: StepBlock
+    lent: int
+    """`block.lent` while the block is the step's"""
+    home: Ints
+    """[2, ≥ S] the tokens of the rows that sample, and their flags (see `Drawn`); valid when the step's work has
+    been waited for, and until the block is given back"""
+
+
 class StepGraphs:
     """The graphs of one executor. Everything here runs inside submitted work, in step order."""
 
@@ -99,8 +112,9 @@ class StepGraphs:
         mark: Callable[[str], None] = lambda part: None,
         gated: KvLayers | None = None,
     ) -> None:
-        """`mark` is told when all that a step brings is on the stream, see `Platform.mark`. `gated` are the pool's
-        layers for steps whose pages may still be on their way (see `PageCopies`); None: no steps are like that."""
+        """`mark` is told when the host has filled in all that a step brings, see `Platform.mark`. `gated` are the
+        pool's layers for steps whose pages may still be on their way (see `PageCopies`); None: no steps are like
+        that."""
         assert sampling.columns is not None
         device = table.pages.device
         self._model = model
@@ -121,9 +135,8 @@ class StepGraphs:
         self._ids, self._positions, self._slots = torch.zeros((3, tokens), dtype=torch.int64, device=device)
         self._wanted = torch.zeros(rows, dtype=torch.int64, device=device)
         size = max(map(step_size, shapes))
-        self.blocks = StepBlocks(size, rows, device.type == "cuda")
+        self.blocks = StepBlocks(size, rows, device)
         self._packed = torch.zeros(size, dtype=torch.int32, device=device)
-        self._inputs = {shape: self._packed[: step_size(shape)] for shape in shapes}
         home = torch.zeros(2 * rows, dtype=torch.int32, device=device)
         self._homes = {shape: home[: 2 * shape.rows].view(2, shape.rows) for shape in shapes}
         self._replays: dict[Shape, Replay] = {}
@@ -151,6 +164,7 @@ class StepGraphs:
         for done, shape in enumerate(shapes):
             self._replays[shape] = record(partial(self._step, shape))
             progress(done + 1, len(shapes))
+        self.blocks.restart()
 
     def _try_out(self, shapes: list[Shape]) -> None:
         for shape in shapes:
@@ -165,6 +179,7 @@ class StepGraphs:
         batch_rows, query_starts, lengths, _, drawing, drawn, *_ = sections(packed, tokens, rows)
         size = rows if shape.decodes else rows + 1
         tree = self._packed[len(packed) : step_size(shape)]
+        fetch(self.blocks.out, self.blocks.turn, self._packed[: step_size(shape)])
         batch = ForwardBatch(
             input_ids=self._ids[:tokens],
             positions=self._positions[:tokens],
@@ -199,6 +214,7 @@ class StepGraphs:
             # A model may have left the tokens out that nobody wants.
             scores = self._model.scores(hidden if len(hidden) == rows else hidden[self._wanted[:rows]])
         self._sampling.draw(scores, drawing, drawn, table.next_token, self._homes[shape])
+        deliver(self._homes[shape], self.blocks.home, self.blocks.turn)
         self._scores[shape] = lent(scores) if scores.is_cuda else scores
 
     def find(self, plan: StepPlan) -> Shape | None:
@@ -221,11 +237,9 @@ class StepGraphs:
         """All rows draw behind a token that only the device knows: no row can have it in its prefix."""
         return plan.size == plan.tokens and bool((plan.token_ids == FROM_TABLE).all() and plan.samples.all())
 
-    def run(self, plan: StepPlan, block: StepBlock) -> torch.Tensor | None:
-        """Run a checked plan, whose actions are done, if a shape holds it → int32 [2, ≥ S], valid until the next
-        run: the tokens of the rows that sample, and their flags (see `Drawn`). None: nothing was done. Entries of
-        masked rows mean nothing before `draw`. `block`, one of `blocks`, is the step's.
-        """
+    def run(self, plan: StepPlan) -> Ran | None:
+        """Run a checked plan, whose actions are done, if a shape holds it. None: nothing was done. What comes home
+        for masked rows means nothing before `draw`."""
         shape = self.find(plan)
         if shape is None:
             return None
@@ -234,11 +248,11 @@ class StepGraphs:
         if len(more):  # a long prefix was found in the cache
             self._table.write(self._sampling.upload(more.astype(np.int32)))
         if not shape.decodes:
-            return self._run_prompts(plan, shape, block)
+            return self._run_prompts(plan, shape)
         if not self._single(plan):
-            return self._run_spread(plan, shape, block)
+            return self._run_spread(plan, shape)
         self._decode = self._decode_pack(plan, shape)
-        return self._run_decode(plan, self._decode, block)
+        return self._run_decode(plan, self._decode)
 
     def _decode_pack(self, plan: StepPlan, shape: Shape) -> DecodePack:
         """The numbers of rows that begin to decode together, and how they read what they share."""
@@ -252,31 +266,32 @@ class StepGraphs:
                 shape = self._trees[bisect_left(self._trees, shape)]
         return DecodePack(plan, shape, self._table, self._pool.page_size, tree)
 
-    def repeat(self, plan: StepPlan, block: StepBlock) -> torch.Tensor | None:
+    def repeat(self, plan: StepPlan) -> Ran | None:
         """As `run`, without a check, for one more step of the rows that decoded last. None: it is another one."""
         pack = self._decode
-        return self._run_decode(plan, pack, block) if pack is not None and pack.holds(plan) else None
+        return self._run_decode(plan, pack) if pack is not None and pack.holds(plan) else None
 
-    def _run_decode(self, plan: StepPlan, pack: DecodePack, block: StepBlock) -> torch.Tensor:
+    def _run_decode(self, plan: StepPlan, pack: DecodePack) -> Ran:
         before = self._sampling.draw_next(pack.rows)
         pack.fill(plan, before)
-        staged, numbers = block.out(len(pack.packed))
-        numbers[:] = pack.packed
-        return self._replay(plan, pack.shape, staged, before)
+        block = self.blocks.free()
+        block.out(len(pack.packed))[:] = pack.packed
+        return self._replay(plan, pack.shape, block, before)
 
-    def _run_spread(self, plan: StepPlan, shape: Shape, block: StepBlock) -> torch.Tensor:
+    def _run_spread(self, plan: StepPlan, shape: Shape) -> Ran:
         layout = lay_out(plan, self._table, self._pool.page_size)
         before = self._sampling.draw_next(plan.rows[layout.sampling])
-        staged, numbers = block.out(step_size(shape))
-        fill_spread(numbers, plan, layout, before, shape)
-        return self._replay(plan, shape, staged, before)
+        block = self.blocks.free()
+        fill_spread(block.out(step_size(shape)), plan, layout, before, shape)
+        return self._replay(plan, shape, block, before)
 
-    def _run_prompts(self, plan: StepPlan, shape: Shape, block: StepBlock) -> torch.Tensor:
+    def _run_prompts(self, plan: StepPlan, shape: Shape) -> Ran:
         table, size, tokens = self._table, plan.size, plan.tokens
         layout = lay_out(plan, table, self._pool.page_size)
         entries = plan.new_pages.reshape(-1, 3)[: shape.tokens]
         draws = plan.rows[layout.sampling]
-        staged, numbers = block.out(step_size(shape))
+        block = self.blocks.free()
+        numbers = block.out(step_size(shape))
         numbers.fill(0)
         rows, starts, lengths, wanted, drawing, drawn, ids, positions, slots, pages = sections(
             numbers, shape.tokens, shape.rows
@@ -295,19 +310,16 @@ class StepGraphs:
         positions[:tokens] = layout.positions
         slots[:tokens] = layout.slots
         pages[: entries.size] = entries.ravel()
-        return self._replay(plan, shape, staged, before)
+        return self._replay(plan, shape, block, before)
 
-    def _replay(
-        self, plan: StepPlan, shape: Shape, staged: torch.Tensor, before: npt.NDArray[np.int64]
-    ) -> torch.Tensor:
-        self._inputs[shape].copy_(staged, non_blocking=True)
+    def _replay(self, plan: StepPlan, shape: Shape, block: StepBlock, before: npt.NDArray[np.int64]) -> Ran:
         self._mark("copy")
         self._replays[shape]()
         self._last = plan, shape, before
-        return self._homes[shape]
+        return Ran(block, self.blocks.ran(block), block.home(shape.rows))
 
-    def draw(self, plan: StepPlan, bits: torch.Tensor) -> torch.Tensor:
-        """Draw the masked rows of the plan that was run last. → as `run`
+    def draw(self, plan: StepPlan, bits: torch.Tensor) -> None:
+        """Draw the masked rows of the plan that was run last; they come home where its others did.
 
         `bits` int32 [G, words] are on the device, set where a token is allowed.
 
@@ -332,13 +344,13 @@ class StepGraphs:
         self._bits[: len(bits)].copy_(bits)
         self._masked[:, : shape.rows].copy_(self._sampling.upload(numbers))
         replay()
-        return self._homes[shape]
 
     def _draw_masked(self, shape: Shape, bits: torch.Tensor) -> None:
         rows, drawn, index = self._masked[:, : shape.rows]
         scores = self._scores[shape]
         apply_bitmask(scores, index, bits[: shape.rows])
         self._columns.draw(scores, rows, drawn, self._table.next_token, self._homes[shape])
+        deliver(self._homes[shape], self.blocks.home, self.blocks.turn)
 
 
 def _planner(model: Model, pool: KvPool, attention: AttentionBackend) -> PrefixPlanner:

@@ -45,8 +45,7 @@ from radixlang.sampling.logprobs import LogprobTensors, Segment, join, position_
 from radixlang.sampling.sampler import BAD, Drawn, sample
 
 if TYPE_CHECKING:
-    from radixlang.executor.graphs import Shape, StepGraphs
-    from radixlang.executor.step_blocks import StepBlock
+    from radixlang.executor.graphs import Ran, Shape, StepGraphs
 
 LOGIT_BLOCK_BYTES = 64 << 20
 """prompt log-probabilities look at as many positions at once as have logits of this size"""
@@ -74,8 +73,8 @@ class Ticket:
     inputs: Inputs | None = None
     logits: torch.Tensor | None = None
     graphs: StepGraphs | None = None
-    block: StepBlock | None = None
-    """lent by the executor's graphs until the result has been taken"""
+    ran: Ran | None = None
+    """what the graphs lend the step until its result has been taken"""
     prompt: dict[int, list[LogprobTensors]] = field(default_factory=dict)
     pooled: dict[int, torch.Tensor] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
@@ -140,11 +139,15 @@ class DeviceExecutor:
             if ticket.sampled is None:
                 raise EngineError(f"Step {ticket.plan.step} has masked rows but was never sampled.")
             ticket.sampled.wait()
+        ran = ticket.ran
+        if ran is not None and ran.block.lent != ran.lent:
+            raise EngineError(
+                f"The result of step {ticket.plan.step} was asked for too late: others came home since."
+            )
         result = self._collect(ticket)
-        if ticket.block is not None:
-            assert self.graphs is not None
-            self.graphs.blocks.give(ticket.block)
-            ticket.block = ticket.drawn = None  # which lies in the block
+        if ran is not None:
+            ran.block.lent = 0
+            ticket.ran = ticket.drawn = None  # which lies in the block
         return result
 
     def close(self) -> None:
@@ -165,23 +168,19 @@ class DeviceExecutor:
         kv = self.copies.run(plan.transfers)
         if not plan.size:
             return
-        home = None
-        if self.graphs is not None:
-            ticket.block = self.graphs.blocks.take()
-            home = self.graphs.repeat(plan, ticket.block)
-        if home is None:
+        ran = None if self.graphs is None else self.graphs.repeat(plan)
+        if ran is None:
             check(plan, self.table, self.pool.page_size)
             for action in plan.actions:
                 self._act(action)
             for setup in plan.setups:
                 self.sampling.setup(setup)
-            if self.graphs is not None and ticket.block is not None:
-                home = self.graphs.run(plan, ticket.block)
-        if home is not None:
-            if len(plan.masked):
-                ticket.graphs = self.graphs
-            else:
-                ticket.drawn = self._take_home(home, ticket)
+            if self.graphs is not None:
+                ran = self.graphs.run(plan)
+        if ran is not None:
+            ticket.graphs, ticket.ran = self.graphs, ran
+            tokens, flags = ran.home[:, : np.count_nonzero(plan.samples)]
+            ticket.drawn = _Sampled(tokens, flags, {})
             self.platform.mark("graph")
             return
         inputs = ticket.inputs = build_inputs(plan, self.table, self.pool.page_size, self.platform)
@@ -243,11 +242,6 @@ class DeviceExecutor:
             for b, part in zip(owners, position_logprobs(logits, chosen[begin:end], segments), strict=True):
                 ticket.prompt.setdefault(b, []).append(part.home(self.platform))
 
-    def _take_home(self, packed: torch.Tensor, ticket: Ticket) -> _Sampled:
-        assert ticket.block is not None
-        tokens, flags = ticket.block.take_home(packed)[:, : np.count_nonzero(ticket.plan.samples)]
-        return _Sampled(tokens, flags, {})
-
     def _bits(self, plan: StepPlan, masks: np.ndarray | None) -> torch.Tensor | None:
         if not len(plan.masked):
             return None
@@ -261,7 +255,7 @@ class DeviceExecutor:
             return  # nothing samples, or the forward pass has failed and `result` says so
         bits = self._bits(plan, masks)
         if ticket.graphs is not None and bits is not None:
-            ticket.drawn = self._take_home(ticket.graphs.draw(plan, bits), ticket)
+            ticket.graphs.draw(plan, bits)
             return
         assert logits is not None
         assert inputs is not None

@@ -127,6 +127,7 @@ def sweep(
     GROUP: tl.constexpr = 1,
     k_head=0,
     v_head=0,
+    KEYS_LEFT: tl.constexpr = False,
 ):
     """Fold keys [start, end) into the running maximum m, sum l [M] and accumulator acc [M, BLOCK_D].
 
@@ -139,6 +140,9 @@ def sweep(
     With PACK, a tile holds the keys of PACK KV heads (`k_head`, `v_head` apart), which are neighbours in memory:
     reads are longer, and of the rows that a product has anyway more are of use. GROUP queries see the first head,
     the next GROUP the second, and so on, which takes MASKED.
+
+    KEYS_LEFT makes keys and values the left operands, which Hopper's tensor cores read from shared memory without
+    a way through registers: for tiles of at least 64 keys and few queries.
     """
     ONE_PAGE: tl.constexpr = PAGE % BLOCK_N == 0
     for tile in range(start, end, BLOCK_N):
@@ -172,7 +176,11 @@ def sweep(
         if UPCAST:
             k = k.to(tl.float32)
             v = v.to(tl.float32)
-        score = bounded(tl.dot(q, k, input_precision=PRECISION), scale, cap, SOFTCAP)
+        if KEYS_LEFT:
+            product = tl.trans(tl.dot(tl.trans(k), tl.trans(q), input_precision=PRECISION))
+        else:
+            product = tl.dot(q, k, input_precision=PRECISION)
+        score = bounded(product, scale, cap, SOFTCAP)
         if MASKED:
             keys = tile + tl.arange(0, BLOCK_N * PACK) // PACK
             visible = keys[None, :] <= position[:, None]
@@ -188,7 +196,12 @@ def sweep(
         weight = tl.exp2(score - base[:, None])
         shrink = tl.exp2(m - base)
         l = l * shrink + tl.sum(weight, 1)
-        acc = tl.dot(weight.to(v.dtype), v, acc * shrink[:, None], input_precision=PRECISION)
+        weight = weight.to(v.dtype)
+        if KEYS_LEFT:
+            scaled = tl.trans(acc * shrink[:, None])
+            acc = tl.trans(tl.dot(tl.trans(v), tl.trans(weight), scaled, input_precision=PRECISION))
+        else:
+            acc = tl.dot(weight, v, acc * shrink[:, None], input_precision=PRECISION)
         m = m_new
         page = following
     return m, l, acc

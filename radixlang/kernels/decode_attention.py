@@ -153,6 +153,7 @@ def _decode_kernel(
     PREFETCH: tl.constexpr,
     TREE: tl.constexpr,
     PACK: tl.constexpr,
+    KEYS_LEFT: tl.constexpr,
     CHAINED: tl.constexpr,
 ):
     release(CHAINED)
@@ -283,6 +284,7 @@ def _decode_kernel(
         GROUP,
         k_head,
         v_head,
+        KEYS_LEFT,
     )
     if SPLIT:
         place = (token * heads + head) * num_splits + split
@@ -532,6 +534,7 @@ def _launch(
         PREFETCH=tile.prefetch,
         TREE=prefixes is not None,
         PACK=pack,
+        KEYS_LEFT=tile.keys_left,
         UPCAST=upcast_dots(q.dtype),
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         num_warps=tile.warps,

@@ -111,7 +111,7 @@ def rope_write(
     v: torch.Tensor,
     cos: torch.Tensor,
     sin: torch.Tensor,
-    positions: torch.Tensor,
+    positions: torch.Tensor | None,
     slots: torch.Tensor,
     k_cache: torch.Tensor,
     v_cache: torch.Tensor,
@@ -122,7 +122,9 @@ def rope_write(
     weight_offset: float = 0.0,
 ) -> torch.Tensor:
     """Twin of `rope_write.rope_write`."""
-    c, s = cos[positions].float()[:, None], sin[positions].float()[:, None]
+    if positions is not None:
+        cos, sin = cos[positions], sin[positions]
+    c, s = cos.float()[:, None], sin.float()[:, None]
     half = cos.shape[1]
 
     def prepare(x: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:

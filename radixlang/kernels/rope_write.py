@@ -152,13 +152,16 @@ def _rope_write_kernel(
     BLOCK_D: tl.constexpr,
     BLOCK_H: tl.constexpr,
     NORM: tl.constexpr,
+    TABLE: tl.constexpr,
     CHAINED: tl.constexpr,
 ):
     begin(CHAINED)
     Q_BLOCKS: tl.constexpr = (Q_HEADS + BLOCK_H - 1) // BLOCK_H
     token = tl.program_id(1).to(tl.int64)
     block = tl.program_id(0)
-    position = tl.load(positions_ptr + token).to(tl.int64)
+    position = token
+    if TABLE:
+        position = tl.load(positions_ptr + token).to(tl.int64)
     r = tl.arange(0, BLOCK_R)
     cos = tl.load(cos_ptr + position * table_stride + r, mask=r < HALF, other=0.0).to(tl.float32)[None, :]
     sin = tl.load(sin_ptr + position * table_stride + r, mask=r < HALF, other=0.0).to(tl.float32)[None, :]
@@ -218,7 +221,7 @@ def rope_write(
     v: torch.Tensor,
     cos: torch.Tensor,
     sin: torch.Tensor,
-    positions: torch.Tensor,
+    positions: torch.Tensor | None,
     slots: torch.Tensor,
     k_cache: torch.Tensor,
     v_cache: torch.Tensor,
@@ -230,10 +233,11 @@ def rope_write(
 ) -> torch.Tensor:
     """Write rotated k and plain v to their slots of the cache; return rotated q, new and dense.
 
-    q [T, heads, D], k and v [T, kv_heads, D], views of a fused projection are fine; cos and sin
-    [positions, R / 2] float32 for a rotation of the first R ≤ D dimensions, halves paired (i with i + R / 2);
-    positions [T], slots [T] = page * page_size + offset; caches [pages, page, kv_heads, D]. With weights [D],
-    q and k heads first get RMSNorm with (weight + weight_offset); both or neither must be given.
+    q [T, heads, D], k and v [T, kv_heads, D], views of a fused projection are fine; cos and sin [positions, R /
+    2] float32 for a rotation of the first R ≤ D dimensions, halves paired (i with i + R / 2); positions [T],
+    None where cos and sin are the tokens' own, and slots [T] = page * page_size + offset; caches [pages, page,
+    kv_heads, D]. With weights [D], q and k heads first get RMSNorm with (weight + weight_offset); both or
+    neither must be given.
     """
     if (q_weight is None) != (k_weight is None):
         raise ValueError("rope_write needs both q_weight and k_weight or neither; pass ones for the other.")
@@ -251,7 +255,7 @@ def rope_write(
         v,
         cos,
         sin,
-        positions,
+        slots if positions is None else positions,
         slots,
         q if q_weight is None else q_weight,
         k if k_weight is None else k_weight,
@@ -278,6 +282,7 @@ def rope_write(
         BLOCK_P=next_power_of_2(max(head_dim - 2 * half, 1)),
         BLOCK_D=next_power_of_2(head_dim),
         BLOCK_H=block_h,
+        TABLE=positions is not None,
         NORM=q_weight is not None,
         num_warps=4 if block_h * head_dim >= 512 else 1,
         **chain.options(),

@@ -24,7 +24,7 @@ SAMPLE_WARPS = 16
 SUMMARY_BLOCK = 2048
 EDIT_BLOCK = 512
 #: programs that look for the largest logit, over all rows
-SUMMARY_PROGRAMS = 512
+SUMMARY_PROGRAMS = 2048
 MAX_PARTS = 64
 
 

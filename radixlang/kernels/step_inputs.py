@@ -18,6 +18,9 @@ import torch
 import triton
 import triton.language as tl
 
+from radixlang.kernels import chain
+from radixlang.kernels.chain import begin
+
 BLOCK = 512
 
 
@@ -46,7 +49,9 @@ def _step_inputs_kernel(
     tokens,
     rows,
     BLOCK: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):
+    begin(CHAINED)
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = i < tokens
     ids = tl.load(packed_ids_ptr + i, mask=there, other=0)
@@ -97,4 +102,5 @@ def step_inputs(
         rows,
         BLOCK=BLOCK,
         num_warps=4,
+        **chain.options(),
     )

@@ -20,7 +20,7 @@ import torch
 SAFE_SHARED_BYTES = 64 * 1024
 MAX_SPLITS = 64
 #: what a table's entry for decoding may switch on or off with 1 or 0 (see `DecodeTile`)
-DECODE_FLAGS = ("projected", "prefetch", "evict_first", "chained")
+DECODE_FLAGS = ("projected", "prefetch", "evict_first", "chained", "keys_left")
 #: programs wanted per multiprocessor before a row's keys are no longer split
 PROGRAMS_PER_UNIT = 4
 #: most query-head rows of one decode tile; longer queries go to the extend kernel
@@ -45,7 +45,8 @@ class DecodeTile:
     """`splits` programs share a row's keys, each reading tiles of `block` keys, all heads in a tile counted.
 
     `projected`: attention prepares queries and newest keys itself. `prefetch`: the first tile is asked for while
-    the kernel before still runs. `evict_first`: keys and values leave the cache before anything else.
+    the kernel before still runs. `evict_first`: keys and values leave the cache before anything else. `keys_left`:
+    keys and values are the left operands of products (see `attention_tile.sweep`).
     """
 
     splits: int
@@ -57,6 +58,7 @@ class DecodeTile:
     evict_first: bool = False
     pack: int = 1
     chained: bool = True
+    keys_left: bool = False
 
 
 @dataclass(frozen=True)
@@ -176,14 +178,22 @@ def _fit(block: int, stages: int, head_dim: int, element_size: int, shared_bytes
 
 
 def decode_tile(
-    chip: Chip, *, batch: int, queries: int, max_length: int, kv_heads: int, head_dim: int, element_size: int
+    chip: Chip,
+    *,
+    batch: int,
+    queries: int,
+    max_length: int,
+    kv_heads: int,
+    head_dim: int,
+    element_size: int,
+    page_size: int,
 ) -> DecodeTile:
     """Settings of a decode step of `batch` rows, none longer than `max_length` tokens.
 
     `queries` is the largest number of (query, head) pairs of a row that share a KV head.
     Splits are a power of two, enough to fill the chip and no more than there are tiles to read.
     """
-    entry = _entry(chip, "decode", {"block": 64, "warps": 4, "stages": 2}, batch=batch)
+    entry = _entry(chip, "decode", {"block": 64, "warps": 4, "stages": 2}, batch=batch, page=page_size)
     block, stages = _fit(entry["block"], entry["stages"], head_dim, element_size, chip.shared_bytes)
     programs = entry.get("programs", PROGRAMS_PER_UNIT * chip.units)
     wanted = max(1, programs // max(1, batch * kv_heads))
@@ -191,6 +201,8 @@ def decode_tile(
     splits = min(1 << (wanted.bit_length() - 1), next_power_of_2(tiles), MAX_SPLITS)
     warps = max(entry["warps"], 4) if queries > 16 else entry["warps"]
     flags = {name: bool(entry[name]) for name in DECODE_FLAGS if name in entry}
+    # Others do not go to the tensor cores as they lie in shared memory.
+    flags["keys_left"] = flags.get("keys_left", False) and element_size == 2
     return DecodeTile(splits, block, warps, stages, pack=entry.get("pack", 1), **flags)
 
 

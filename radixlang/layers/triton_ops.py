@@ -7,9 +7,7 @@ with the sum into the stream.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -33,17 +31,11 @@ Pending = torch.Tensor | BegunNorm | None
 """what `linear_add` leaves to the next norm: to add a part's output, to end what was begun, or all of it"""
 
 
-@dataclass
-class Rotation:
+class Rotation(NamedTuple):
     """Cosines and sines [T, dim / 2] float32 of a step's tokens."""
 
     cos: torch.Tensor
     sin: torch.Tensor
-
-    @cached_property
-    def places(self) -> torch.Tensor:
-        """[T]: where in them each token's are, for a kernel that can do with a table of all positions."""
-        return torch.arange(self.cos.shape[0], device=self.cos.device)
 
 
 class TritonOps(Steps):
@@ -83,7 +75,7 @@ class TritonOps(Steps):
             v,
             rotation.cos,
             rotation.sin,
-            rotation.places,
+            None,
             slots,
             k_cache,
             v_cache,

@@ -155,14 +155,30 @@ def h200() -> tuning.Chip:
 
 
 @pytest.mark.parametrize(
-    ("batch", "length", "splits", "block"),
-    [(1, 1024, 16, 64), (1, 8192, 16, 64), (8, 1024, 4, 64), (32, 1024, 2, 64), (128, 1024, 1, 32)],
+    ("batch", "length", "page", "splits", "block"),
+    [
+        (1, 1024, 16, 16, 64),
+        (1, 8192, 16, 16, 64),
+        (8, 1024, 16, 4, 64),
+        (32, 1024, 16, 1, 64),
+        (128, 1024, 16, 1, 32),
+    ],
 )
-def test_decode_settings_are_the_measured_ones(batch: int, length: int, splits: int, block: int) -> None:
-    tile = tuning.decode_tile(
-        h200(), batch=batch, queries=4, max_length=length, kv_heads=8, head_dim=128, element_size=2
-    )
+def test_decode_settings_are_the_measured_ones(
+    batch: int, length: int, page: int, splits: int, block: int
+) -> None:
+    sizes = {"kv_heads": 8, "head_dim": 128, "page_size": page}
+    tile = tuning.decode_tile(h200(), batch=batch, queries=4, max_length=length, element_size=2, **sizes)
     assert (tile.splits, tile.block) == (splits, block)
+
+
+def test_decode_settings_for_large_pages_and_wide_elements() -> None:
+    sizes = {"batch": 32, "queries": 4, "max_length": 1024, "kv_heads": 8, "head_dim": 128}
+    assert tuning.decode_tile(h200(), page_size=16, element_size=2, **sizes).keys_left
+    assert not tuning.decode_tile(h200(), page_size=16, element_size=4, **sizes).keys_left
+    sizes["batch"] = 128
+    assert tuning.decode_tile(h200(), page_size=16, element_size=2, **sizes).stages == 3
+    assert tuning.decode_tile(h200(), page_size=64, element_size=2, **sizes).stages == 4
 
 
 @pytest.mark.parametrize("head_dim", [64, 80, 128, 256])
@@ -172,7 +188,14 @@ def test_tiles_fit_into_shared_memory(head_dim: int, element_size: int) -> None:
     for chip in (safe, h200()):
         width = tuning.next_power_of_2(head_dim) * element_size
         decode = tuning.decode_tile(
-            chip, batch=4, queries=4, max_length=5000, kv_heads=2, head_dim=head_dim, element_size=element_size
+            chip,
+            batch=4,
+            queries=4,
+            max_length=5000,
+            kv_heads=2,
+            head_dim=head_dim,
+            element_size=element_size,
+            page_size=16,
         )
         assert decode.stages * decode.block * 2 * width <= chip.shared_bytes
         for page in (1, 16, 128):

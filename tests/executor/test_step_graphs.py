@@ -22,10 +22,10 @@ pytest.importorskip("triton", reason="Triton is not installed, so there are no g
 from radixlang.attention.torch import TorchAttention
 from radixlang.attention.triton import TritonAttention
 from radixlang.errors import EngineError
-from radixlang.executor.graphs import StepGraphs
+from radixlang.executor.graphs import Ran, StepGraphs
 from radixlang.executor.launch import DeviceExecutor
 from radixlang.executor.shapes import Shape, decode_shapes, prompt_shapes, tree_shapes
-from radixlang.executor.step_blocks import StepBlock
+from radixlang.executor.step_blocks import COUNT
 from radixlang.forward import current
 from radixlang.kernels import tuning
 from radixlang.plan import RowSetup, StepPlan
@@ -191,10 +191,10 @@ def test_rows_that_share_a_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[bool] = []
     run = StepGraphs.run
 
-    def watched(self: StepGraphs, plan: StepPlan, block: StepBlock) -> torch.Tensor | None:
-        home = run(self, plan, block)
-        used.append(home is not None and self._last is not None and self._last[1].tree)
-        return home
+    def watched(self: StepGraphs, plan: StepPlan) -> Ran | None:
+        ran = run(self, plan)
+        used.append(ran is not None and self._last is not None and self._last[1].tree)
+        return ran
 
     monkeypatch.setattr(StepGraphs, "run", watched)
     shapes = [Shape(5, 5), *tree_shapes(5)]
@@ -236,11 +236,11 @@ def test_rows_that_bring_few_tokens_are_spread(
     ran: list[int] = []
     run = StepGraphs.run
 
-    def watched(self: StepGraphs, plan: StepPlan, block: StepBlock) -> torch.Tensor | None:
+    def watched(self: StepGraphs, plan: StepPlan) -> Ran | None:
         shape = self.find(plan)
         used.append((shape is not None and shape.decodes, plan.tokens > plan.size))
         ran.append(0 if shape is None else shape.rows)
-        return run(self, plan, block)
+        return run(self, plan)
 
     monkeypatch.setattr(StepGraphs, "run", watched)
     shapes = [Shape(2, 2), Shape(8, 8), Shape(16, 16), Shape(20, 5), Shape(160, 5)]
@@ -269,7 +269,8 @@ def test_a_chunk_draws_nothing_and_a_cached_prefix_brings_many_pages() -> None:
 
 
 def test_steps_that_are_under_way_share_no_host_memory() -> None:
-    """A block is used again only after its step's result has been taken, and never after a failure."""
+    """A step that is refused takes no block, so that the device reads what the host has filled; a result that was
+    left until others came home in its place is refused."""
     made = executor(True, 4, TorchAttention)
     with_graphs(made, prompt_shapes(16, ROWS) + decode_shapes(ROWS))
     host, row = Host(4), Row(1, [5, 6, 7])
@@ -277,20 +278,23 @@ def test_steps_that_are_under_way_share_no_host_memory() -> None:
     for ticket in tickets:
         assert ticket.forward is not None
         ticket.forward.wait()
-    blocks = [ticket.block for ticket in tickets]
-    assert len(set(map(id, blocks))) == 3
     made.result(tickets[0])
     assert made.graphs is not None
-    assert made.graphs.blocks.take() is blocks[0]
-    fresh = made.graphs.blocks.take()
-    assert fresh not in blocks
+    blocks = made.graphs.blocks
+    free = blocks.free()
+    lent = [ticket.ran.block for ticket in tickets if ticket.ran is not None]
+    assert len({id(block) for block in [*lent, free]}) == 3
     bad = host.plan([(Row(2, [8, 9]), 2)])
     bad.starts[:] = 10**6
-    refused = made.launch(bad)
     with pytest.raises(EngineError):
-        made.result(refused)
-    assert refused.block is not None
-    assert made.graphs.blocks.take() is not refused.block
+        made.result(made.launch(bad))
+    assert blocks.free() is free
+    made.result(tickets[1])
+    for _ in range(COUNT):
+        made.result(made.launch(host.plan([(row, 1)])))
+    assert blocks.turn.tolist() == [(3 + COUNT) % COUNT, 0]
+    with pytest.raises(EngineError, match="asked for too late"):
+        made.result(tickets[2])
     made.close()
 
 

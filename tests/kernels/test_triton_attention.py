@@ -71,6 +71,7 @@ def check(
     splits: int | None = None,
     block: int = 16,
     pack: int = 1,
+    keys_left: bool = False,
     block_m: int = 16,
     tma: bool = False,
     scale: float = 0.3,
@@ -87,7 +88,7 @@ def check(
             **inputs,
             **options,
             max_query=int((starts[1:] - starts[:-1]).max()),
-            tile=DecodeTile(splits=splits, block=block, warps=4, stages=2, pack=pack),
+            tile=DecodeTile(splits=splits, block=block, warps=4, stages=2, pack=pack, keys_left=keys_left),
         )
     else:
         tile = ExtendTile(block_m=block_m, block_n=block, warps=4, stages=2, tma=tma)
@@ -118,6 +119,18 @@ def test_several_kv_heads_a_tile(heads: int, kv_heads: int, pack: int, splits: i
     check(inputs, splits=splits, block=32, pack=pack, window=20, sinks=torch.linspace(-3.0, 4.0, heads).to(DEVICE))
     several = make([3, 1, 2], [9, 40, 75], heads=heads, kv_heads=kv_heads, dim=64, page=16)
     check(several, splits=splits, block=32, pack=pack)
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+@pytest.mark.parametrize("pack", [1, 2])
+def test_keys_as_left_operands(pack: int, splits: int) -> None:
+    for page in (1, 7, 16, 128) if DEVICE == "cuda" else (7,):
+        inputs = make([1, 1, 1], [1, 64, 150], heads=12, kv_heads=4, dim=64, page=page)
+        check(inputs, splits=splits, block=64, pack=pack, keys_left=True)
+    sinks = torch.linspace(-3.0, 4.0, 12).to(DEVICE)
+    check(inputs, splits=splits, block=64, pack=pack, keys_left=True, window=20, softcap=5.0, sinks=sinks)
+    several = make([3, 1, 2], [9, 70, 135], heads=12, kv_heads=4, dim=80, page=16)
+    check(several, splits=splits, block=64, pack=pack, keys_left=True)
 
 
 @pytest.mark.parametrize("dim", [64, 80, 96, 192, 256])
@@ -159,6 +172,7 @@ def check_projected(
     normed: bool = False,
     splits: int = 1,
     block: int = 16,
+    keys_left: bool = False,
     dtype: torch.dtype = torch.float32,
     **options: Any,
 ) -> None:
@@ -192,7 +206,7 @@ def check_projected(
     expected = reference.paged_attention(
         turned, *expected_caches, table, rows, inputs["query_starts"], counts, scale=scale, **options
     )
-    tile = DecodeTile(splits=splits, block=block, warps=4, stages=2)
+    tile = DecodeTile(splits=splits, block=block, warps=4, stages=2, keys_left=keys_left)
     out = decode_projected(
         qkv, *caches, table, rows, slots, counts, heads=heads, angles=angles,
         q_weight=weights[0], k_weight=weights[1], eps=1e-5, scale=scale, tile=tile, **options,
@@ -226,6 +240,12 @@ def test_projected_page_sizes(page: int, splits: int) -> None:
 )
 def test_projected_heads_and_rotations(heads: int, kv_heads: int, dim: int, rotary: int, normed: bool) -> None:
     check_projected([50, 3], heads=heads, kv_heads=kv_heads, dim=dim, rotary=rotary, normed=normed, splits=2)
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+def test_projected_keys_as_left_operands(splits: int) -> None:
+    check_projected([1, 64, 65, 150, 0], heads=6, normed=True, splits=splits, block=64, keys_left=True)
+    check_projected([3, 40, 175], page=8, splits=splits, block=64, keys_left=True, window=33)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -29,6 +29,7 @@ FILES = [
     "kernels/test_triton_automaton.py",
     "kernels/test_triton_edits.py",
     "kernels/test_triton_layers.py",
+    "kernels/test_triton_mailbox.py",
     "kernels/test_triton_sampling.py",
     "kernels/test_triton_skinny.py",
     "kernels/test_triton_tree.py",

@@ -164,7 +164,8 @@ def test_the_chips_own_tiles(page: int, batch: int) -> None:
     shared = replace(shared, sweep_cost=1, least_bytes=1)
     lengths = [257, 300, 391, 270, 257, 258, 150, 160]
     step = make(TWO_LEVELS, lengths, heads=9, kv_heads=3, page=page, part=128, tile=shared)
-    check(step, scale=0.125, tile=tuning.decode_tile(chip, batch=batch, queries=3, max_length=2048, **sizes))
+    tile = tuning.decode_tile(chip, batch=batch, queries=3, max_length=2048, page_size=page, **sizes)
+    check(step, scale=0.125, tile=tile)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -37,6 +37,7 @@ from radixlang.kernels.exact_linear import exact_linear
 from radixlang.kernels.extend_attention import extend_attention
 from radixlang.kernels.gate import wait_open
 from radixlang.kernels.log_sum_exp import log_sum_exp
+from radixlang.kernels.mailbox import deliver, fetch
 from radixlang.kernels.matvec import matvec
 from radixlang.kernels.skinny_linear import skinny_add, skinny_linear
 from radixlang.kernels.step_inputs import packed_size, step_inputs
@@ -99,7 +100,14 @@ def attention(
     queries = count * heads // kv_heads
     if queries <= tuning.MAX_DECODE_ROWS:
         tile = tuning.decode_tile(
-            chip, batch=2, queries=queries, max_length=999, kv_heads=kv_heads, head_dim=dim, element_size=2
+            chip,
+            batch=2,
+            queries=queries,
+            max_length=999,
+            kv_heads=kv_heads,
+            head_dim=dim,
+            element_size=2,
+            page_size=page,
         )
         decode_attention(*tensors, scale=0.1, max_query=count, tile=tile, **options)
     else:
@@ -188,6 +196,7 @@ def main(backend: str, architecture: str, settings: str) -> None:
     projected(16, 8, 128, 16, 64, tuning.DecodeTile(1, 32, 2, 2))
     projected(7, 1, 96, 7, 10, tuning.DecodeTile(4, 16, 4, 2, prefetch=True, evict_first=True))
     projected(4, 4, 64, 128, 0, tuning.DecodeTile(2, 64, 4, 2, prefetch=True))
+    projected(16, 8, 128, 16, 128, tuning.DecodeTile(2, 64, 4, 3, keys_left=True))
     tree(chip, 32, 8, 128, 16, 1)
     tree(chip, 28, 4, 64, 128, 4, softcap=3.0, sinks=torch.zeros(28))
     attention(chip, 300, 32, 8, 128, 64)
@@ -208,6 +217,8 @@ def main(backend: str, architecture: str, settings: str) -> None:
     )
     rope_write.rotary_angles(ids, angles[0], 1.0)
     step_inputs(integers(packed_size(3, 2)), ids, integers(3, 5), ids, ids, ids, ids[:2])
+    fetch(integers(8, 2000), integers(2), integers(1500))
+    deliver(integers(2, 5), integers(8, 20), integers(2))
     # these products are only done on measured chips; elsewhere it is enough that they compile
     stages = 4 if table else 2
     tile = tuning.SkinnyTile(64, 128, 2, 4, stages)
