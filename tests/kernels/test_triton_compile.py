@@ -28,6 +28,8 @@ KERNELS = {
     "_step_inputs_kernel",
     "_skinny_kernel",
     "_matvec_kernel",
+    "_fetch_kernel",
+    "_deliver_kernel",
     "_bitmask_kernel",
     "_mask_kernel",
     "_advance_kernel",

@@ -13,7 +13,7 @@ FILES = sorted((Path(tuning.__file__).parent / "settings").glob("*.json"))
 PRODUCT = {"tokens", "outer", "inner", "gated"}
 #: kernel: sizes that its entries may bound, what else they may say
 READ = {
-    "decode": ({"batch"}, {"block", "warps", "stages", "programs", "pack", *tuning.DECODE_FLAGS}),
+    "decode": ({"batch", "page"}, {"block", "warps", "stages", "programs", "pack", *tuning.DECODE_FLAGS}),
     "extend": ({"page", "head_dim"}, {"block_m", "block_n", "warps", "stages", "tma"}),
     "tree": (
         {"page", "head_dim"},
