@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 
@@ -62,6 +63,20 @@ def test_memory_is_used_again_only_when_nobody_looks() -> None:
         assert other.data_ptr() != place
         del view
         assert pool.empty(8, 8).data_ptr() == place
+
+
+def test_what_was_noted_keeps_its_memory() -> None:
+    """However little its arena keeps: a long prompt needs more, and nothing of it has been computed yet."""
+    arena = pool.Arena(64)
+    with pool.recording(arena) as noted:
+        a = pool.empty(64, 4096)
+        place = a.data_ptr()
+        del a
+        other = np.empty((64, 4096), np.float32)
+        assert other.ctypes.data != place
+        assert pool.empty(64, 4096).data_ptr() == place
+    del noted
+    assert arena._kept <= 64
 
 
 @pytest.mark.parametrize(("rows", "size"), [(1, 16), (3, 80), (40, 4096)])

@@ -117,9 +117,10 @@ class Arena:
     many a kernel."""
 
     def __init__(self, most: int) -> None:
-        """At most `most` floats are kept while nobody uses them."""
+        """At most `most` floats are kept while nobody uses them and no recording is in need of them."""
         self._most = most
         self._kept = 0
+        self._recordings = 0
         self._free: OrderedDict[int, list[np.ndarray]] = OrderedDict()
 
     def empty(self, shape: tuple[int, ...]) -> torch.Tensor:
@@ -139,13 +140,27 @@ class Arena:
         return torch.from_numpy(view).view(shape)
 
     def _release(self, block: np.ndarray) -> None:
+        self._kept += len(block)
+        self._free[len(block)].append(block)
+        self._trim()
+
+    def hold(self, recording: Recording) -> None:
+        """Give nothing up as long as `recording` lives: what it noted will write to memory that no tensor refers
+        to any more."""
+        self._recordings += 1
+        weakref.finalize(recording, self._let_go).atexit = False
+
+    def _let_go(self) -> None:
+        self._recordings -= 1
+        self._trim()
+
+    def _trim(self) -> None:
+        if self._recordings:
+            return
         # Blocks of sizes that nobody has asked for lately make room, or they would fill the arena for good.
-        for size in list(self._free):
-            while self._kept + len(block) > self._most and size != len(block) and self._free[size]:
-                self._kept -= len(self._free[size].pop())
-        if self._kept + len(block) <= self._most:
-            self._kept += len(block)
-            self._free[len(block)].append(block)
+        for blocks in list(self._free.values()):
+            while blocks and self._kept > self._most:
+                self._kept -= len(blocks.pop())
 
 
 class Recording:
@@ -155,6 +170,7 @@ class Recording:
         """`arena`: memory shared with other recordings, which then must not outlive each other."""
         self._operations: list[Operation] = []
         self._arena = arena or Arena(sys.maxsize)
+        self._arena.hold(self)
         self._table = np.zeros(0, np.int64)
         self._kept: list[np.ndarray] = []
 
