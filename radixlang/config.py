@@ -21,6 +21,9 @@ from typing import Any
 
 from radixlang.errors import ConfigError
 
+MAX_THREADS = 1024
+"""above any machine's cores; a process that starts many more than it has dies of them"""
+
 
 def flag(
     default: Any, help: str, *aliases: str, choices: tuple[str, ...] | None = None, metavar: str | None = None
@@ -306,6 +309,8 @@ class Config:
             value = getattr(getattr(self, name), f.name)
             if isinstance(value, float):
                 need(math.isfinite(value), f.name, value, "a finite number")
+            if isinstance(value, int):  # what processes tell each other has 64 bits
+                need(-(2**63) <= value < 2**63, f.name, value, "a number of 64 bits")
         if not m.model_path:
             raise ConfigError("--model-path is required: a folder, a .gguf file, a hub id, or 'default'.")
         need(d.tp_size >= 1, "tp_size", d.tp_size, "at least 1")
@@ -316,7 +321,7 @@ class Config:
             d.mem_fraction_static is None or 0 < d.mem_fraction_static < 1,
             "mem_fraction_static",
             d.mem_fraction_static,
-            "between 0 and 1",
+            "above 0 and below 1",
         )
         share = self.cache.max_pinned_fraction
         need(0 <= share <= 1, "max_pinned_fraction", share, "between 0 and 1")
@@ -335,7 +340,6 @@ class Config:
         for name, value in (
             ("context_length", m.context_length),
             ("max_total_tokens", d.max_total_tokens),
-            ("num_threads", d.num_threads),
             ("cuda_graph_max_bs", d.cuda_graph_max_bs),
             ("max_running_requests", s.max_running_requests),
             ("max_prefill_tokens", s.max_prefill_tokens),
@@ -346,6 +350,8 @@ class Config:
             ("grammar_cache_mb", self.grammar.grammar_cache_mb),
         ):
             need(value is None or value >= 1, name, value, "at least 1")
+        threads = d.num_threads
+        need(threads is None or 1 <= threads <= MAX_THREADS, "num_threads", threads, f"from 1 to {MAX_THREADS}")
         tokens = d.cuda_graph_max_bs_prefill
         need(tokens is None or tokens >= 0, "cuda_graph_max_bs_prefill", tokens, "0 or more")
         need(

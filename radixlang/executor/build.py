@@ -21,7 +21,7 @@ from radixlang.log import get_logger
 from radixlang.memory.host_pool import page_bytes
 from radixlang.memory.kv_pool import KvPool
 from radixlang.memory.request_table import RequestTable
-from radixlang.memory.sizing import Memory, kv_pages, wanted_pages
+from radixlang.memory.sizing import Memory, check_rows, kv_pages, wanted_pages
 from radixlang.models import load_model, load_spec
 from radixlang.models.shards import Shards
 from radixlang.models.spec import ModelSpec
@@ -95,6 +95,7 @@ def build_executor(
         context_length=spec.context_length,
         max_total_tokens=config.device.max_total_tokens,
     )
+    check_rows(running, wanted, spec.context_length, free_host_memory())
     kv_page = spec.kv_bytes_per_token(kv_dtype.itemsize) * page_size
     check_host_size(config, kv_page)
     parallel = connect(rank, ranks, meeting, platform.device)

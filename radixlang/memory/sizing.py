@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from radixlang.errors import ConfigError
-
-if TYPE_CHECKING:
-    pass
 
 CPU_SHARE = 0.25
 """part of the available RAM that the KV pool takes on a CPU when nothing is asked for"""
@@ -56,6 +52,21 @@ def wanted_pages(*, page_size: int, max_running: int, context_length: int, max_t
             f"({least} pages of {page_size}) are needed."
         )
     return Wanted(most, least, page_size)
+
+
+def check_rows(max_running: int, wanted: Wanted, context_length: int, free: int) -> None:
+    """Refuse more rows than `free` bytes of host memory have tables for: tokens and pages, int32, twice the latter.
+
+    Raises:
+        ConfigError: names the flag, the size and what is free.
+    """
+    context = min(context_length, wanted.most * wanted.page_size)
+    size = max_running * 4 * (context + 2 * -(-context // wanted.page_size))
+    if size > free:
+        raise ConfigError(
+            f"--max-running-requests {max_running} needs {size / 2**30:.1f} GiB of host memory for tables of "
+            f"{context} tokens a request, and {free / 2**30:.1f} GiB are free; lower it, or --context-length."
+        )
 
 
 def kv_pages(

@@ -105,6 +105,7 @@ def test_bad_sizes_stop_the_start(tmp_path: Path) -> None:
     ("options", "words"),
     [
         ({"max_total_tokens": 16}, "--max-total-tokens 16 is too small: at least 128 tokens"),
+        ({"max_running_requests": 10**9}, "--max-running-requests 1000000000 needs .* GiB of host memory"),
         (
             {"hicache_size": 1e-7, "enable_hierarchical_cache": True},
             r"--hicache-size 1e-07 \(GB\) would not hold one page of KV, which has 0.0\d+ MB",
