@@ -18,6 +18,8 @@ from radixlang.errors import ConfigError
 
 #: bytes of the longest line a server may send
 LONGEST_LINE = 16 * 2**20
+#: seconds that a page may take; events may take as long as the caller lets them
+PATIENCE = 30.0
 
 
 class HttpError(Exception):
@@ -65,10 +67,13 @@ class Client:
         """The decoded JSON at `path`.
 
         Raises:
-            HttpError, OSError: refused, or not reached.
+            HttpError, OSError: refused, or not reached or silent.
         """
-        async with self._exchange("GET", path, b"") as chunks:
-            return msgspec.json.decode(b"".join([chunk async for chunk in chunks]))
+        try:
+            async with asyncio.timeout(PATIENCE), self._exchange("GET", path, b"") as chunks:
+                return msgspec.json.decode(b"".join([chunk async for chunk in chunks]))
+        except TimeoutError:
+            raise TimeoutError(f"silent for {PATIENCE:g} s") from None
 
     async def events(self, path: str, body: dict[str, Any]) -> AsyncIterator[bytes]:
         """The data of the server-sent events that `body` is answered with, up to `[DONE]`.
@@ -85,7 +90,8 @@ class Client:
                         data = line[5:].strip()
                         if data == b"[DONE]":
                             return
-                        yield data
+                        if data:  # some keep the connection awake with empty ones
+                            yield data
         raise HttpError("the stream ended without [DONE]")
 
 
@@ -103,7 +109,10 @@ async def _head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
 
 async def _body(reader: asyncio.StreamReader, fields: dict[str, str]) -> AsyncIterator[bytes]:
     if fields.get("transfer-encoding", "").lower() != "chunked":
-        left = int(fields.get("content-length", -1))
+        length = fields.get("content-length")
+        if length is not None and not length.isdecimal():
+            raise HttpError(f"the answer has a Content-Length of {length[:40]!r}")
+        left = -1 if length is None else int(length)
         while left and (data := await reader.read(min(left, 2**16) if left > 0 else 2**16)):
             left -= len(data) if left > 0 else 0
             yield data

@@ -57,8 +57,11 @@ async def _measure(client: Client, url: str, vocab: int, s: Settings) -> Report:
     table, facts = Table(f"{s.sessions} sessions, lengths × {s.scale:g}", ["workload", *Figures.COLUMNS]), {}
     for workload in s.workloads:
         # A server that has no such page keeps its cache; what it says is text.
-        with contextlib.suppress(HttpError, msgspec.DecodeError):
-            await client.get("/flush_cache")
+        try:
+            with contextlib.suppress(HttpError, msgspec.DecodeError):
+                await client.get("/flush_cache")
+        except OSError as error:
+            raise EngineError(f"{url} has stopped answering ({error}).") from None
         figures = Figures.of(await _Player(client, s.play(workload), vocab, page).run())
         table.rows.append([workload, *figures.cells()])
         facts[workload] = figures.facts()

@@ -103,12 +103,12 @@ class _Choice(msgspec.Struct):
 
 
 class _Usage(msgspec.Struct):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
+    prompt_tokens: int | float | None = None
+    completion_tokens: int | float | None = None
 
 
 class _Chunk(msgspec.Struct):
-    choices: list[_Choice] = []
+    choices: list[_Choice] | None = None
     usage: _Usage | None = None
     error: Any = None
 
@@ -130,12 +130,9 @@ async def _measure(s: Settings) -> Report:
         raise ConfigError(f"--shared-len {s.shared_len} is more than --input-len {s.input_len}.")
     client = Client(s.base_url, s.api_key)
     try:
-        models = await client.get("/v1/models")
-        model = s.model or models["data"][0]["id"]
-    except (OSError, HttpError) as error:
+        model = await _model(client, s)
+    except OSError as error:
         raise ConfigError(f"{s.base_url} does not answer ({error}); is a server running there?") from None
-    except (msgspec.DecodeError, LookupError, TypeError):
-        raise ConfigError(f"{s.base_url}/v1/models names no model; give one with --model.") from None
     server = await _server(client, s.base_url)
     for prompt in _prompts(s, s.warmup, s.prompt_seed + 1):
         await _ask(client, s, model, prompt)
@@ -149,6 +146,25 @@ async def _measure(s: Settings) -> Report:
         )
     seconds = max(o.ended for o in outcomes) - began
     return _report(s, model, server, outcomes, good, seconds)
+
+
+async def _model(client: Client, s: Settings) -> str:
+    """What the model is called: as the user says, else the first that the server lists.
+
+    Raises:
+        ConfigError: nobody says it. OSError: the server is not reached.
+    """
+    try:
+        listed = (await client.get("/v1/models"))["data"][0]["id"]
+    except HttpError as error:
+        trouble = f"cannot be read ({error})"
+    except (msgspec.DecodeError, LookupError, TypeError):
+        trouble = "names no model"
+    else:
+        return s.model or str(listed)
+    if s.model is None:
+        raise ConfigError(f"{s.base_url}/v1/models {trouble}; give a model with --model.") from None
+    return s.model
 
 
 async def _server(client: Client, url: str) -> str:
@@ -231,8 +247,12 @@ def _take(out: Outcome, chunk: _Chunk) -> None:
     if chunk.choices and chunk.choices[0].text:
         out.arrivals.append(time.perf_counter())
     if chunk.usage is not None:
-        out.prompt_tokens, out.output_tokens = chunk.usage.prompt_tokens, chunk.usage.completion_tokens
-        out.counted = True
+        out.prompt_tokens = int(chunk.usage.prompt_tokens or 0)
+        # A server that speaks of the prompt alone, or of no tokens beside a text, has not counted.
+        written = int(chunk.usage.completion_tokens or 0)
+        out.counted = written > 0
+        if out.counted:
+            out.output_tokens = written
 
 
 def _report(

@@ -174,8 +174,34 @@ def test_a_peer_without_usage_counts_chunks() -> None:
 
 
 @pytest.mark.parametrize(
+    "usage",
+    ["null", '{"prompt_tokens":3}', '{"prompt_tokens":null,"completion_tokens":null}', '{"completion_tokens":0}'],
+)
+def test_what_peers_leave_out_is_counted(usage: str) -> None:
+    """Also empty events, chunks without choices, and numbers written as fractions."""
+    last = b'data: {"choices":null,"usage":%s}\n\ndata: [DONE]\n\n' % usage.encode()
+    parts = [OK + b"\r\n", b"data:\n\n", sse("a"), b'data: {"choices":[]}\n\n', sse("b"), last]
+    with peer({"/v1/completions": parts}) as other:  # and has no list of models
+        report = measure(Settings(base_url=other.url, model="m", num_prompts=1, warmup=0))
+    assert total(report)["output tok/s"] == pytest.approx(2 / total(report)["s"])
+    assert "no usage" in report.notes[0]
+    parts[-1] = b'data: {"choices":[],"usage":{"prompt_tokens":3.0,"completion_tokens":7.0}}\n\ndata: [DONE]\n\n'
+    with peer({"/v1/completions": parts}) as other:
+        report = measure(Settings(base_url=other.url, model="m", num_prompts=1, warmup=0))
+    assert total(report)["output tok/s"] == pytest.approx(7 / total(report)["s"])
+    assert report.notes == []
+
+
+def test_a_server_that_takes_connections_and_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("radixlang.bench.http.PATIENCE", 0.1)
+    with peer({"/v1/models": [b""]}, pause=1.0) as other, pytest.raises(ConfigError, match=r"silent for 0\.1 s"):
+        measure(Settings(base_url=other.url))
+
+
+@pytest.mark.parametrize(
     ("parts", "error"),
     [
+        ([OK + b"content-length: some\r\n\r\n"], "Content-Length of 'some'"),
         ([OK + b"\r\n", sse("a"), b'data: {"error":{"message":"broke"}}\n\n'], "broke"),
         ([OK + b"\r\n", sse("a")], "without"),
         ([OK + b"transfer-encoding: chunked\r\n\r\n", b"5\r\nda"], "mid-answer"),
