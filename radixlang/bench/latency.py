@@ -11,7 +11,7 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from radixlang.bench.offline import Answered, Trace, answer, info_of, on_accelerator, traced
+from radixlang.bench.offline import Answered, Trace, answer, check_lengths, info_of, on_accelerator, traced
 from radixlang.bench.report import Report, Table, random_prompts
 
 if TYPE_CHECKING:
@@ -66,13 +66,14 @@ def measure(engine: Engine, settings: Settings) -> Report:
     """Run every batch size `runs` times, on fresh prompts, after one run that does not count.
 
     Raises:
-        ConfigError, RequestError: the engine cannot take requests of these lengths.
+        ConfigError: the engine cannot take requests of these lengths.
     """
     info = info_of(engine)
     s = settings.filled(on_accelerator(info))
     assert s.batch_sizes is not None
     assert s.input_len is not None
     assert s.output_len is not None
+    check_lengths(engine, s.input_len, s.output_len)
     notes: list[str] = []
     table = Table(
         f"{s.input_len} in / {s.output_len} out, median of {s.runs}",

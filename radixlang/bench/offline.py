@@ -45,6 +45,15 @@ def info_of(engine: Engine) -> dict[str, Any]:
     return info
 
 
+def check_lengths(engine: Engine, input_len: int, output_len: int) -> None:
+    """Raise ConfigError if a request of so many tokens does not fit."""
+    limits = engine.hub.limits
+    if input_len + output_len > limits.longest:
+        raise ConfigError(
+            f"--input-len {input_len} and --output-len {output_len} are more than {limits.what}; lower them."
+        )
+
+
 def on_accelerator(info: dict[str, Any]) -> bool:
     return not str(info["device"]).startswith("cpu")
 

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from radixlang.bench.offline import Trace, answer, info_of, on_accelerator, traced
+from radixlang.bench.offline import Trace, answer, check_lengths, info_of, on_accelerator, traced
 from radixlang.bench.report import Report, Table, random_prompts
 from radixlang.errors import ConfigError
 
@@ -52,13 +52,14 @@ def measure(engine: Engine, settings: Settings) -> Report:
     """Run and report.
 
     Raises:
-        ConfigError, RequestError: the engine cannot take requests of these lengths.
+        ConfigError: the engine cannot take requests of these lengths.
     """
     info = info_of(engine)
     s = settings.filled(on_accelerator(info))
     assert s.num_prompts is not None
     assert s.input_len is not None
     assert s.output_len is not None
+    check_lengths(engine, s.input_len, s.output_len)
     vocab = info["vocab_size"]
     notes: list[str] = []
     if s.warmup:

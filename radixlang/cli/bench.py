@@ -6,6 +6,7 @@ Must not import torch.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -121,6 +122,27 @@ def _trace(args: argparse.Namespace) -> Trace | None:
     return Trace(str(Path(args.profile).absolute()), args.profile_steps) if args.profile else None
 
 
+def _check_file(flag: str, path: Path | None) -> None:
+    """Raise ConfigError if there can be no file at `path`."""
+    if path is None:
+        return
+    if not path.absolute().parent.is_dir():
+        raise ConfigError(f"{flag} {path} cannot be written: its folder does not exist.")
+    if path.is_dir():
+        raise ConfigError(f"{flag} {path} cannot be written: it is a folder.")
+    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+        raise ConfigError(f"{flag} {path} cannot be written: permission is denied.")
+
+
+def _check_folder(flag: str, path: str | None) -> None:
+    """Make the folder if needed; raise ConfigError if it cannot be made."""
+    if path is not None:
+        try:
+            Path(path).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"{flag} {path} cannot be written to: {error.strerror}.") from None
+
+
 def _given(args: argparse.Namespace, settings: Any) -> dict[str, Any]:
     """The fields of `settings` that have a flag among `args`."""
     return {name: getattr(args, name) for name in settings.__dataclass_fields__ if hasattr(args, name)}
@@ -189,7 +211,7 @@ def step_parser() -> Parser:
         ("--batch-sizes", counts, "separated by commas (1,4,16; on an accelerator 1,8,32,64,128,256)"),
         ("--input-len", count, "tokens of a prompt (64; 1,024)"),
         ("--steps", count, "decode steps per batch size (40; 200)"),
-        ("--temperature", float, "of all requests; 0 is greedy (0)"),
+        ("--temperature", at_least_zero, "of all requests; 0 is greedy (0)"),
         ("--prompt-seed", count_or_zero, "of the random prompts (0)"),
     )
     add_engine_flags(parser, _KEPT)
@@ -235,7 +257,7 @@ def serving_parser() -> Parser:
         ("--request-rate", rate, "requests a second on average, or inf: all at once (inf)"),
         ("--max-concurrency", count, "most requests at a time (no limit)"),
         ("--warmup", count_or_zero, "requests before the load, one after the other (2)"),
-        ("--temperature", float, "of all requests (0)"),
+        ("--temperature", at_least_zero, "of all requests (0)"),
         ("--timeout", rate, "seconds that a request may take (600)"),
         ("--prompt-seed", count_or_zero, "of the random prompts and arrivals (0)"),
     )
@@ -306,8 +328,6 @@ def prefix(args: argparse.Namespace) -> Report:
             raise ConfigError("--policy, --memory-share and --record need an engine, not a server at --base-url.")
         vocab = getattr(args, "vocab_size", 10_000)
         return measure_server(args.base_url, getattr(args, "api_key", None), vocab, settings)
-    if settings.record is not None and not settings.record.absolute().parent.is_dir():
-        raise ConfigError(f"--record {settings.record} cannot be written: its folder does not exist.")
     return _with_config(args, settings, measure)
 
 
@@ -340,9 +360,10 @@ def run(argv: Sequence[str]) -> int:
         raise ConfigError(f"`radixlang bench` takes one of {', '.join(BENCHMARKS)}, got {got}.")
     make, measure = BENCHMARKS[argv[0]]
     args = make().parse(argv[1:])
-    if args.json is not None and not args.json.absolute().parent.is_dir():
-        # Before the run, which may be long.
-        raise ConfigError(f"--json {args.json} cannot be written: its folder does not exist.")
+    # Before the run, which may be long.
+    for name in ("json", "record"):
+        _check_file(f"--{name}", getattr(args, name, None))
+    _check_folder("--profile", getattr(args, "profile", None))
     report = measure(args)
     print(report.markdown())
     if args.json is not None:

@@ -55,7 +55,7 @@ def wanted_pages(*, page_size: int, max_running: int, context_length: int, max_t
 
 
 def check_rows(max_running: int, wanted: Wanted, context_length: int, free: int) -> None:
-    """Refuse more rows than `free` bytes of host memory have tables for: int32, a row's tokens and twice its pages.
+    """Refuse more rows than `free` bytes of host memory have tables for (int32: tokens, and pages twice).
 
     Raises:
         ConfigError: names the flag, the size and what is free.

@@ -53,8 +53,11 @@ def test_throughput_with_a_warm_cache_and_a_shared_prefix(engine: Engine) -> Non
 
 
 def test_a_request_that_cannot_fit_is_refused(engine: Engine) -> None:
-    with pytest.raises(RequestError, match="context"):
+    words = "--input-len 200 and --output-len 100 are more than the context length of 256 tokens"
+    with pytest.raises(ConfigError, match=words):
         throughput.measure(engine, throughput.Settings(num_prompts=1, input_len=200, output_len=100))
+    with pytest.raises(ConfigError, match=words):
+        latency.measure(engine, latency.Settings(batch_sizes=(1,), input_len=200, output_len=100))
 
 
 def test_latency_of_every_batch_size(engine: Engine) -> None:
@@ -207,6 +210,10 @@ def test_command_line_errors(tmp_path: Path) -> None:
         (["step", "--batch-sizes", "1,0"], "at least 1"),
         (["serving", "--request-rate", "0"], "above 0"),
         (["throughput", "--json", str(tmp_path / "no" / "x.json")], "its folder does not exist"),
+        (["throughput", "--json", str(tmp_path)], "it is a folder"),
+        (["prefix", "--record", str(tmp_path / "no" / "x")], "--record .* its folder does not exist"),
+        (["latency", "--profile", "/proc/no"], "--profile /proc/no cannot be written to"),
+        (["step", "--temperature", "nan"], "must be 0 or more"),
         (["latency", "--base-url", "x"], "Unknown flag --base-url"),
     ):
         with pytest.raises(ConfigError, match=words):
