@@ -134,7 +134,7 @@ def missing() -> str | None:
         return "FlashAttention-3 is not installed; pip install 'radixlang[hopper]'."
     try:
         importlib.import_module(LIBRARY)
-    except ImportError as error:
+    except Exception as error:  # a wheel for another torch fails in its own ways
         return f"FlashAttention-3 does not load beside this torch ({error}); it needs one built for CUDA 13."
     if "sinks" not in str(torch.ops.flash_attn_3.fwd.default._schema):
         return "The installed FlashAttention-3 is another build; pip install 'radixlang[hopper]'."

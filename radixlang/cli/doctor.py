@@ -1,7 +1,7 @@
 """`radixlang doctor`: what this machine has, what is missing, and the command that gets it.
 
-A broken torch must not break the doctor: torch and the kernel libraries are imported in a child process, all
-else is read from package metadata and the operating system.
+A broken package must not break the doctor: packages are imported in a child process, all else is read from their
+metadata and the operating system, and the report needs no package.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import sys
 import tomllib
 from collections.abc import Sequence
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,26 @@ EXTRAS = {
     "pyyaml": ("yaml", "--config files in YAML"),
 }
 
-#: run in a child; one JSON line per finding, so that a crash loses only what follows it
+#: packages whose module is called otherwise than they are
+MODULES = {"pyyaml": "yaml", "pyzmq": "zmq"}
+
+#: what an engine imports if it is there, and dies of if it is broken
+_IMPORTED = ("numba", "triton")
+
+#: run in a child with modules to try; one JSON line per finding, so that a crash loses only what follows it
 _PROBE = """
-import json
+import importlib, json, sys
 def say(**found): print(json.dumps(found), flush=True)
+def load(name):
+    try:
+        return importlib.import_module(name), None
+    except BaseException as error:
+        return None, f"{type(error).__name__}: {error}"
+for name in sys.argv[1:]:
+    say(trying=name)
+    if error := load(name)[1]:
+        say(**{"broken " + name: error})
+say(trying="torch")
 import torch
 say(torch=torch.__version__, torch_cuda=torch.version.cuda, torch_hip=torch.version.hip,
     torch_threads=torch.get_num_threads())
@@ -55,15 +72,9 @@ for kind in ("cuda", "xpu"):
 say(devices=devices)
 say(cpu_capability=torch.backends.cpu.get_cpu_capability())
 for name in ("triton", "numba"):
-    try:
-        say(**{name: __import__(name).__version__})
-    except ImportError:
-        say(**{name: None})
-try:
-    import flash_attn_3._C
-    say(fa3=True)
-except ImportError as error:
-    say(fa3=False, fa3_error=str(error))
+    say(**{name: getattr(load(name)[0], "__version__", None)})
+error = load("flash_attn_3._C")[1]
+say(fa3=error is None, fa3_error=error)
 """
 
 _CPU_FLAGS = (
@@ -81,12 +92,13 @@ _CPU_FLAGS = (
 _CPU_FLAGS_ARM = ("asimd", "asimddp", "bf16", "i8mm", "sve", "sve2")
 
 
-def probe_torch(python: str = sys.executable) -> dict[str, Any]:
-    """Import torch in a child: its findings, plus `torch_error` (one line) if that failed."""
+def probe(modules: Sequence[str] = (), python: str = sys.executable) -> dict[str, Any]:
+    """Import `modules` and torch in a child: its findings, and one line for each failure, as `broken MODULE` or
+    `torch_error`."""
     found: dict[str, Any] = {}
     try:
         child = subprocess.run(
-            [python, "-c", _PROBE], capture_output=True, text=True, timeout=PROBE_TIMEOUT, check=False
+            [python, "-c", _PROBE, *modules], capture_output=True, text=True, timeout=PROBE_TIMEOUT, check=False
         )
     except subprocess.TimeoutExpired:
         return {"torch_error": f"importing torch took longer than {PROBE_TIMEOUT} s"}
@@ -95,8 +107,11 @@ def probe_torch(python: str = sys.executable) -> dict[str, Any]:
             found |= json.loads(line)
         except (ValueError, TypeError):
             continue  # a library printed something of its own
+    culprit = found.pop("trying", "torch")
     if child.returncode != 0:
         lines = child.stderr.strip().splitlines() or [f"the process ended with code {child.returncode}"]
+        if culprit in modules:
+            return probe([m for m in modules if m != culprit], python) | {f"broken {culprit}": lines[-1]}
         found["torch_error"] = lines[-1]
     return found
 
@@ -199,12 +214,25 @@ def port_is_free(port: int) -> bool:
 def examine() -> dict[str, Any]:
     """Everything the doctor knows, as plain data. `problems` is empty when an engine can run."""
     versions, problems = check_packages()
-    torch = probe_torch()
+    # FlashAttention-3 needs torch first, and the probe looks at both by itself.
+    names = [_normal(name) for name, have in versions.items() if have and name != "torch"]
+    modules = {name: MODULES.get(name, name) for name in names if name != "tokenspeed_fa3"}
+    if find_spec("triton"):
+        modules["triton"] = "triton"
+    torch = probe(list(modules.values()))
     if sys.version_info < MIN_PYTHON:
         problems.append(f"Python {platform.python_version()} is too old: 3.11 or later is needed")
-    if "torch_error" in torch:
-        problems.append(f"torch does not work ({torch['torch_error']}): pip install --force-reinstall torch")
-    notes = [
+    broken = {name: torch[f"broken {module}"] for name, module in modules.items() if f"broken {module}" in torch}
+    if "torch_error" in torch and torch["torch_error"] not in broken.values():  # else it is not to blame
+        broken["torch"] = torch["torch_error"]
+    fixes = {
+        name: f"{name} does not work ({' '.join(error.split())}): pip install --force-reinstall {name}"
+        for name, error in broken.items()
+    }
+    optional = set(EXTRAS) - set(_IMPORTED)
+    problems += [text for name, text in fixes.items() if name not in optional]
+    notes = [text for name, text in fixes.items() if name in optional]
+    notes += [
         f"{name} is not installed ({use}): pip install 'radixlang[{extra}]'"
         for name, (extra, use) in EXTRAS.items()
         if name in {_normal(key) for key, value in versions.items() if value is None}
@@ -268,40 +296,36 @@ def _is_hopper(torch: dict[str, Any]) -> bool:
 
 def show(found: dict[str, Any]) -> None:
     """Print the findings for a person."""
-    from rich.console import Console
-    from rich.table import Table
 
-    console = Console(highlight=False, soft_wrap=True)
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
+    def row(name: str, text: str) -> None:
+        print(f"{name:<17}  {text}")
+
     processor, room = found["cpu"], found["memory"]
-    table.add_row("radixlang", found["version"])
-    table.add_row("python", f"{found['python']['version']}  {found['python']['executable']}")
-    table.add_row("system", found["system"])
+    row("radixlang", found["version"])
+    row("python", f"{found['python']['version']}  {found['python']['executable']}")
+    row("system", found["system"])
     sets = " ".join(processor["instructions"]) or "no known vector extensions"
-    table.add_row("cpu", f"{processor['name']}, {processor['cores']} cores; {sets}")
+    row("cpu", f"{processor['name']}, {processor['cores']} cores; {sets}")
     limit = f", container limit {_gib(room['limit'])}" if room["limit"] else ""
-    table.add_row("memory", f"{_gib(room['total'])}, {_gib(room['available'])} available{limit}")
+    row("memory", f"{_gib(room['total'])}, {_gib(room['available'])} available{limit}")
     for device in found["devices"]:
         text = f"{device['name']}, {_gib(device['memory'])}, capability {device['capability']}"
-        table.add_row(device["device"], text)
+        row(device["device"], text)
     if not found["devices"]:
-        table.add_row("accelerator", "none found")
-    table.add_row("would use", found["would_use"] or "nothing: see below")
+        row("accelerator", "none found")
+    row("would use", found["would_use"] or "nothing: see below")
     for name, version in sorted(found["packages"].items()):
-        table.add_row(name, version or "-")
+        row(name, version or "-")
     cache = found["cache"]
-    table.add_row("cache", f"{cache['folder']}, {_gib(cache['free_bytes'])} free on the disk")
+    row("cache", f"{cache['folder']}, {_gib(cache['free_bytes'])} free on the disk")
     for name, path in cache["models"].items():
-        table.add_row("", f"{name}  {path}")
-    table.add_row(f"port {found['port']['number']}", "free" if found["port"]["free"] else "in use")
-    console.print(table)
+        row("", f"{name}  {path}")
+    row(f"port {found['port']['number']}", "free" if found["port"]["free"] else "in use")
     for note in found["notes"]:
-        console.print(f"note: {note}", markup=False)
+        print(f"note: {note}")
     for problem in found["problems"]:
-        console.print(f"problem: {problem}", style="red", markup=False)
-    console.print("All that is needed is here." if not found["problems"] else "An engine cannot run yet.")
+        print(f"problem: {problem}")
+    print("All that is needed is here." if not found["problems"] else "An engine cannot run yet.")
 
 
 def run(argv: Sequence[str]) -> int:

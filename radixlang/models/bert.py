@@ -26,7 +26,7 @@ def spec(c: Fields) -> ModelSpec:
         layers=(LayerSpec(rope=None),) * c.whole("num_hidden_layers"),
         context_length=positions,
         activation=c.choice("hidden_act", ACTIVATIONS, "gelu"),
-        norm_eps=c.number("layer_norm_eps", 1e-12),
+        norm_eps=c.number("layer_norm_eps", 1e-12, least=0),
         qkv_bias=True,
         output_bias=True,
         mlp_bias=True,

@@ -68,7 +68,7 @@ def decoder_fields(c: Fields, family: str, head_dim: int | None = None) -> dict[
         "num_kv_heads": kv_heads,
         "head_dim": head_dim,
         "context_length": c.whole("max_position_embeddings"),
-        "norm_eps": c.number("rms_norm_eps", 1e-6),
+        "norm_eps": c.number("rms_norm_eps", 1e-6, least=0),
         "tie_embeddings": c.flag("tie_word_embeddings", False),
         "checkpoint_dtype": checkpoint_dtype(c),
         "eos_ids": c.ids("eos_token_id"),

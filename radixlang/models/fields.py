@@ -91,13 +91,15 @@ class Fields:
             raise ModelError(f"{self.what} has {key} = {value!r}, which must be a whole number from {least} on.")
         return int(value)
 
-    def number(self, key: str, default: Any = _MISSING) -> Any:
-        """A finite number."""
+    def number(self, key: str, default: Any = _MISSING, least: float | None = None) -> Any:
+        """A finite number, not below `least`."""
         value = self._get(key, (int, float), default, "a number")
         if value is default:
             return value
         if not math.isfinite(value):
             raise ModelError(f"{self.what} has {key} = {value!r}, which must be a finite number.")
+        if least is not None and value < least:
+            raise ModelError(f"{self.what} has {key} = {value!r}, which must be at least {least:g}.")
         return float(value)
 
     def flag(self, key: str, default: Any = _MISSING) -> bool:

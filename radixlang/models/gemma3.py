@@ -14,7 +14,7 @@ from radixlang.models.spec import ModelSpec, RopeSpec
 def _ropes(c: Fields, head_dim: int) -> tuple[RopeSpec, RopeSpec]:
     """(global, local)."""
     limit = c.whole("max_position_embeddings")
-    theta, local = c.number("rope_theta", 1000000.0), c.number("rope_local_base_freq", 10000.0)
+    theta, local = c.number("rope_theta", 1000000.0, 1), c.number("rope_local_base_freq", 10000.0, 1)
     if "rope_parameters" in c:
         both = c.nested("rope_parameters")
         return (

@@ -31,7 +31,7 @@ _KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 def read_rope(c: Fields, head_dim: int, theta: float = 10000.0) -> RopeSpec:
     """The one rotary setting of a model whose layers all rotate alike."""
-    old_theta = c.number("rope_theta", theta)
+    old_theta = c.number("rope_theta", theta, least=1)
     if c.values.get("rope_parameters") and c.values.get("rope_scaling"):
         raise UnsupportedModelError(
             f"{c.what} holds both rope_parameters and rope_scaling, which say the same thing twice; keep one."
@@ -45,7 +45,7 @@ def read_rope(c: Fields, head_dim: int, theta: float = 10000.0) -> RopeSpec:
 def rope_from(r: Fields, head_dim: int, theta: float, max_positions: int) -> RopeSpec:
     """A `rope_parameters` or `rope_scaling` object; `theta` where it has none of its own."""
     kind = r.text("rope_type", None) or r.text("type", "default")
-    theta = r.number("rope_theta", theta)
+    theta = r.number("rope_theta", theta, least=1)
     r.refuse("partial_rotary_factor", 1, 1.0)
     if kind == "divisors":
         return RopeSpec(theta=theta, dim=head_dim, kind=kind, divisors=tuple(r.items("divisors")))

@@ -10,6 +10,7 @@ import importlib.util
 import sys
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -253,7 +254,9 @@ def test_supports(hopper: None, stand_in: None, monkeypatch: pytest.MonkeyPatch)
     assert "Hopper" in (Fa3Attention.supports(spec(), "cuda") or "")
 
 
-def test_a_missing_or_broken_package_names_the_extra(hopper: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_or_broken_package_names_the_extra(
+    hopper: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "flash_attn_3" else object())
     with pytest.raises(ConfigError, match=r"--attention-backend fa3 .*pip install 'radixlang\[hopper\]'"):
         choose_attention("fa3", spec(), "cuda")
@@ -262,6 +265,12 @@ def test_a_missing_or_broken_package_names_the_extra(hopper: None, monkeypatch: 
     monkeypatch.setitem(sys.modules, "flash_attn_3", None)
     with pytest.raises(ConfigError, match=r"does not load .*CUDA 13"):
         choose_attention("fa3", spec(), "cuda")
+    monkeypatch.delitem(sys.modules, "flash_attn_3")
+    (tmp_path / "flash_attn_3").mkdir()
+    (tmp_path / "flash_attn_3" / "__init__.py").write_text("raise RuntimeError('for another torch')")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert choose_attention("auto", spec(), "cuda")[0] == "triton"
+    assert "for another torch" in (Fa3Attention.supports(spec(), "cuda") or "")
 
 
 def test_registered_first() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import stat
 from pathlib import Path
@@ -19,7 +20,7 @@ TORCH: dict[str, Any] = {"torch": "2.13.0", "devices": [], "numba": "0.61", "tri
 def torch(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A torch that the doctor believes in; tests change it."""
     found = dict(TORCH)
-    monkeypatch.setattr(doctor, "probe_torch", lambda: found)
+    monkeypatch.setattr(doctor, "probe", lambda modules: found)
     return found
 
 
@@ -56,11 +57,33 @@ def test_a_broken_torch_is_a_problem_and_no_crash(
 
 def test_the_probe_keeps_what_came_before_a_crash(tmp_path: Path) -> None:
     python = python_that(tmp_path, 'echo \'{"torch": "9.9"}\'; echo noise; kill -SEGV $$')
-    found = doctor.probe_torch(python)
+    found = doctor.probe(python=python)
     assert found["torch"] == "9.9"
     assert "-11" in found["torch_error"]
     python = python_that(tmp_path, "echo Traceback >&2; echo 'ImportError: no' >&2; exit 1")
-    assert doctor.probe_torch(python) == {"torch_error": "ImportError: no"}
+    assert doctor.probe(python=python) == {"torch_error": "ImportError: no"}
+
+
+def test_broken_packages_are_named_and_torch_is_not_blamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also one that leaves in the middle, and the one that reports are made with elsewhere."""
+    for name, text in (
+        ("rich", "raise RuntimeError('no colours')"),
+        ("gguf", "raise SystemExit(3)"),
+        ("numba", "import os; os._exit(7)"),
+        ("triton", "raise OSError('no compiler')"),
+        ("torch", "import triton"),
+    ):
+        (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    assert doctor.run([]) == 1
+    out = capsys.readouterr().out
+    assert "note: gguf does not work (SystemExit: 3): pip install --force-reinstall gguf" in out
+    assert "problem: rich does not work (RuntimeError: no colours)" in out
+    assert "problem: numba does not work (the process ended with code 7)" in out
+    assert "problem: triton does not work (OSError: no compiler)" in out
+    assert "torch does not work" not in out
 
 
 def test_missing_and_old_packages_come_with_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
