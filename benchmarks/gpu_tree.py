@@ -27,7 +27,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpu import MODELS, Bench, Rows, Timeline, device_line, free, shown
+from gpu import Bench, Rows, Timeline, device_line, free, shown
+from gpu_models import MODELS
 from gpu_tune import timed
 
 from radixlang.executor.prefixes import KvShape, PrefixPlanner, TreePlan
