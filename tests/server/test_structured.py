@@ -153,6 +153,25 @@ def test_refusals(server: Live, fields: dict, param: str, words: str) -> None:
     assert (error["param"], words in error["message"]) == (param, True), error
 
 
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        (CHAT, {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}}, "response_format"),
+        (CHAT, {"regex": "a+"}, "regex"),
+        (CHAT, {"tools": [WEATHER], "tool_choice": "required"}, "tools"),
+        (CHAT, {}, None),
+        ("/v1/completions", {"ebnf": 'root ::= "a"'}, "ebnf"),
+        ("/generate", {"sampling_params": {"json_schema": json.dumps(SCHEMA)}}, "json_schema"),
+        ("/generate", {}, None),
+    ],
+)
+def test_what_the_engine_cannot_compile_is_named(server: Live, path: str, fields: dict, param: str | None) -> None:
+    say = "[fail:400]"
+    body = {"messages": [{"role": "user", "content": say}]} if path == CHAT else {"prompt": say}
+    error = server.refused(path, {"text": say, **fields} if path == "/generate" else {**body, **fields})
+    assert (error["message"], error["param"]) == ("Refused by the fake engine.", param)
+
+
 def test_a_bad_tool_schema_names_the_place(server: Live, qwen: Live) -> None:
     tool = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"type": "whole"}}}}}
     for where, choice in ((server, "required"), (qwen, "auto")):
