@@ -13,6 +13,7 @@ import difflib
 import json
 import math
 import os
+import re
 import types
 import typing
 from dataclasses import dataclass, field
@@ -316,6 +317,8 @@ class Config:
         need(d.tp_size >= 1, "tp_size", d.tp_size, "at least 1")
         for name in ("dp_size", "pp_size"):
             need(getattr(d, name) == 1, name, getattr(d, name), "1 in this version (--tp-size takes more devices)")
+        named = re.fullmatch(r"[a-z]+(:[0-9]{1,3})?", d.device)
+        need(named is not None, "device", repr(d.device), "auto, or a kind such as cuda, or one of them: cuda:1")
         need(1 <= d.page_size <= 128, "page_size", d.page_size, "between 1 and 128")
         need(
             d.mem_fraction_static is None or 0 < d.mem_fraction_static < 1,

@@ -56,6 +56,10 @@ def test_every_option_has_a_flag_and_a_sentence_of_help():
             {"cache_dir": "d", "hicache_storage_backend_extra_config": '{"ttl": 5}'},
             "--hicache-storage-backend-extra-config needs",
         ),
+        (
+            {"device": "cuda:x"},
+            "--device must be auto, or a kind such as cuda, or one of them: cuda:1, got 'cuda:x'",
+        ),
         ({"random_seed": 2**63}, "--random-seed must be a number of 64 bits"),
         ({"prefill_max_requests": 10**23}, "--prefill-max-requests must be a number of 64 bits"),
         ({"num_threads": 100_000}, "--num-threads must be from 1 to 1024"),

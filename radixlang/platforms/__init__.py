@@ -93,7 +93,7 @@ def place_rank(device: str, num_threads: int | None, rank: int, ranks: int) -> t
     first = int(index or 0)
     devices = torch.accelerator.device_count()
     if first + ranks > devices:
-        have = f"there are {devices}" if first == 0 else f"there are {devices - first} from {device} on"
+        have = f"there are {devices}" if first == 0 else f"there are {max(devices - first, 0)} from {device} on"
         raise ConfigError(f"--tp-size {ranks} needs {ranks} {kind} devices, but {have}; lower --tp-size.")
     return f"{kind}:{first + rank}", num_threads
 
@@ -114,6 +114,9 @@ def find_platform(device: str = "auto", num_threads: int | None = None) -> Platf
     if kind != accelerator:
         here = f"torch finds only {accelerator} and cpu" if accelerator else "torch finds only the cpu"
         raise ConfigError(f"--device {device} cannot be used: {here} on this machine.")
+    index, devices = device.partition(":")[2], torch.accelerator.device_count()
+    if index and int(index) >= devices:
+        raise ConfigError(f"--device {device} cannot be used: {kind} devices here are 0 to {devices - 1}.")
     from radixlang.platforms.accelerator import AcceleratorPlatform
 
     return AcceleratorPlatform(device if ":" in device else kind)

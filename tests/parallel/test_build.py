@@ -11,7 +11,7 @@ import torch
 from radixlang.config import Config
 from radixlang.errors import ConfigError
 from radixlang.executor import build
-from radixlang.platforms import place_rank
+from radixlang.platforms import find_platform, place_rank
 from tests.models.test_parity import make
 
 
@@ -58,11 +58,17 @@ def test_each_rank_has_a_device(four_gpus, device, rank, ranks, place):
     [
         ("auto", 5, "--tp-size 5 needs 5 cuda devices, but there are 4;"),
         ("cuda:3", 2, "but there are 1 from cuda:3 on"),
+        ("cuda:7", 2, "but there are 0 from cuda:7 on"),
     ],
 )
 def test_more_ranks_than_devices(four_gpus, device, ranks, words):
     with pytest.raises(ConfigError, match=words):
         place_rank(device, None, 0, ranks)
+
+
+def test_a_device_that_is_not_there(four_gpus):
+    with pytest.raises(ConfigError, match="--device cuda:4 cannot be used: cuda devices here are 0 to 3"):
+        find_platform("cuda:4")
 
 
 def test_ranks_on_a_cpu_share_its_cores(monkeypatch):
