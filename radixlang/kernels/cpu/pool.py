@@ -155,7 +155,7 @@ class Arena:
         self._trim()
 
     def _trim(self) -> None:
-        if self._recordings:
+        if self._recordings or self._kept <= self._most:
             return
         # Blocks of sizes that nobody has asked for lately make room, or they would fill the arena for good.
         for blocks in list(self._free.values()):
