@@ -78,6 +78,8 @@ def measure(config: Config, settings: Settings, progress: Callable[[str, int, in
     Raises:
         ConfigError, ModelError: the engine cannot be built, or cannot hold the batches.
     """
+    if config.device.tp_size > 1:
+        raise ConfigError("`radixlang bench step` runs one rank; measure --tp-size by `radixlang bench latency`.")
     recorder = StepRecorder()
     folder = tempfile.mkdtemp(prefix="radixlang-")
     try:

@@ -73,6 +73,8 @@ def build_executor(
     clock = Spans()
     whole = load_spec(config.model)
     ranks = config.device.tp_size
+    if ranks > 1 and not meeting:
+        raise ConfigError(f"--tp-size {ranks} needs a process for each rank, and here is one; use --tp-size 1.")
     spec = Shards(whole, rank, ranks).spec
     platform = find_platform(*place_rank(config.device.device, config.device.num_threads, rank, ranks))
     kind = platform.device.type

@@ -193,6 +193,7 @@ def test_step_says_what_does_not_fit(tiny: Path) -> None:
             "--max-running-requests 3",
         ),
         ({}, {"batch_sizes": (1,), "input_len": 250, "steps": 50}, "context holds 256"),
+        ({"tp_size": 2}, {"batch_sizes": (1,), "input_len": 8, "steps": 5}, "runs one rank"),
         ({"max_total_tokens": 128}, {"batch_sizes": (8,), "input_len": 20, "steps": 5}, "tokens of KV"),
     ):
         config = Config.from_flat(**base, **more).resolve()

@@ -96,6 +96,11 @@ def test_auto_takes_the_first_that_can_and_says_why_none_can(monkeypatch: pytest
         choose_attention("auto", spec, "cpu")
 
 
+def test_one_process_does_not_wait_for_ranks_that_nobody_starts(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--tp-size 2 needs a process for each rank"):
+        build(tmp_path, tp_size=2)
+
+
 def test_bad_sizes_stop_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--max-total-tokens 10 "):
         build(tmp_path, max_total_tokens=10)
