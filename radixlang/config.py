@@ -19,7 +19,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from radixlang.bearer import check_key
 from radixlang.errors import ConfigError
+
+MOST_RANKS = 64
+"""devices that a host can have, at most: each takes a process"""
+MOST_RUNNING = 1 << 16
+"""requests that run at once, at most: each has a row in every table"""
 
 
 def flag(
@@ -306,11 +312,24 @@ class Config:
             value = getattr(getattr(self, name), f.name)
             if isinstance(value, float):
                 need(math.isfinite(value), f.name, value, "a finite number")
+            elif isinstance(value, int) and f.name != "port":  # whose own rule is narrower
+                # Messages between the processes hold 64 bits, counts of tokens and requests 32.
+                bits = 63 if f.name == "random_seed" else 31
+                need(-(2**bits) <= value < 2**bits, f.name, value, f"an integer of {bits + 1} bits")
+            elif isinstance(value, str):
+                need(_is_text(value), f.name, repr(value), "UTF-8 text")
         if not m.model_path:
             raise ConfigError("--model-path is required: a folder, a .gguf file, a hub id, or 'default'.")
-        need(d.tp_size >= 1, "tp_size", d.tp_size, "at least 1")
+        need(1 <= d.tp_size <= MOST_RANKS, "tp_size", d.tp_size, f"between 1 and {MOST_RANKS}")
         for name in ("dp_size", "pp_size"):
             need(getattr(d, name) == 1, name, getattr(d, name), "1 in this version (--tp-size takes more devices)")
+        running = s.max_running_requests
+        need(
+            running is None or 1 <= running <= MOST_RUNNING,
+            "max_running_requests",
+            running,
+            f"between 1 and {MOST_RUNNING}",
+        )
         need(1 <= d.page_size <= 128, "page_size", d.page_size, "between 1 and 128")
         need(
             d.mem_fraction_static is None or 0 < d.mem_fraction_static < 1,
@@ -337,7 +356,6 @@ class Config:
             ("max_total_tokens", d.max_total_tokens),
             ("num_threads", d.num_threads),
             ("cuda_graph_max_bs", d.cuda_graph_max_bs),
-            ("max_running_requests", s.max_running_requests),
             ("max_prefill_tokens", s.max_prefill_tokens),
             ("max_prefill_steps", s.max_prefill_steps),
             ("prefill_max_requests", s.prefill_max_requests),
@@ -359,6 +377,8 @@ class Config:
         need(chunk is None or chunk == -1 or chunk >= 1, "chunked_prefill_size", chunk, "-1 or at least 1")
         for name, key in (("api_key", v.api_key), ("admin_api_key", v.admin_api_key)):
             need(key != "", name, "an empty text", "a key (leave the flag out for none)")
+            if key is not None:
+                check_key(f"--{name.replace('_', '-')}", key)
         need(s.schedule_conservativeness > 0, "schedule_conservativeness", s.schedule_conservativeness, "above 0")
         need(0 <= v.port <= 65535, "port", v.port, "between 0 and 65535 (0 takes a free one)")
         for name, text in (
@@ -457,6 +477,15 @@ ALIASES = {
     "tokenizer": "tokenizer_path",
     "seed": "random_seed",
 }
+
+
+def _is_text(value: str) -> bool:
+    """Not what Python makes of bytes on a command line that are no UTF-8."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _field_types(group: type) -> dict[str, Any]:

@@ -27,12 +27,21 @@ def test_every_option_has_a_flag_and_a_sentence_of_help():
         assert field.metadata["help"].endswith(".") or field.metadata["help"].endswith("…"), field.name
 
 
+INTEGERS = [field.name for _, field, kind in config.options() if kind in (int, int | None)]
+
+
 @pytest.mark.parametrize(
     ("values", "flag"),
     [
         ({"page_size": 0}, "--page-size"),
         ({"page_size": 129}, "--page-size"),
         ({"tp_size": 0}, "--tp-size"),
+        ({"tp_size": 1000}, "--tp-size must be between 1 and 64"),
+        *(({name: 1 << 70}, f"--{name.replace('_', '-')} must be") for name in INTEGERS),
+        ({"max_running_requests": 1 << 20}, "--max-running-requests must be between 1 and 65536"),
+        ({"served_model_name": "a\udcff"}, "--served-model-name must be UTF-8 text"),
+        ({"api_key": "a\nb"}, "--api-key must be one line"),
+        ({"admin_api_key": "a "}, "--admin-api-key must be one line"),
         ({"dp_size": 2}, "--dp-size"),
         ({"mem_fraction_static": 1.5}, "--mem-fraction-static"),
         ({"chunked_prefill_size": 0}, "--chunked-prefill-size"),
