@@ -34,7 +34,10 @@ def count_or_zero(text: str) -> int:
 
 
 def _least(text: str, least: int) -> int:
-    value = int(text)
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a whole number, got {text!r}") from None
     if value < least:
         raise argparse.ArgumentTypeError(f"must be at least {least}, got {value}")
     return value
@@ -43,9 +46,10 @@ def _least(text: str, least: int) -> int:
 def counts(text: str) -> tuple[int, ...]:
     """Numbers separated by commas."""
     try:
-        return tuple(count(part) for part in text.split(","))
+        values = [int(part) for part in text.split(",")]
     except ValueError:
         raise argparse.ArgumentTypeError(f"must be whole numbers separated by commas, got {text!r}") from None
+    return tuple(count(str(value)) for value in values)
 
 
 def words(text: str) -> tuple[str, ...]:
@@ -60,40 +64,50 @@ def workloads(text: str) -> tuple[str, ...]:
     return names_of(text)
 
 
-def above_zero(text: str) -> float:
-    """A number above 0, which may be `inf`."""
-    return rate(text)
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number, got {text!r}") from None
 
 
 def factor(text: str) -> float:
     """What lengths are multiplied by."""
-    value = float(text)
+    value = _number(text)
     if not 0 < value <= 1000:
         raise argparse.ArgumentTypeError(f"must be above 0 and at most 1000, got {text}")
     return value
 
 
-def at_least_zero(text: str) -> float:
-    """A finite number that is not negative."""
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be 0 or more, got {text}")
+def pauses(text: str) -> float:
+    """What pauses are multiplied by."""
+    value = _number(text)
+    if not 0 <= value <= 1e6:
+        raise argparse.ArgumentTypeError(f"must be from 0 to 1000000, got {text}")
     return value
 
 
 def share(text: str) -> float:
     """A share of 1, above 0."""
-    value = float(text)
+    value = _number(text)
     if not 0 < value <= 1:
         raise argparse.ArgumentTypeError(f"must be above 0 and at most 1, got {text}")
     return value
 
 
+def seconds(text: str) -> float:
+    """A time that can be waited for, and in which something can happen."""
+    value = _number(text)
+    if not 0.001 <= value <= 1e6:
+        raise argparse.ArgumentTypeError(f"must be from 0.001 to 1000000 seconds, got {text}")
+    return value
+
+
 def rate(text: str) -> float:
-    """Requests a second; `inf` for all at once."""
-    value = float(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"must be above 0, got {text}")
+    """Requests or sessions a second; `inf` for all at once."""
+    value = _number(text)
+    if not value >= 1e-6:
+        raise argparse.ArgumentTypeError(f"must be at least 0.000001, or inf, got {text}")
     return value
 
 
@@ -236,7 +250,7 @@ def serving_parser() -> Parser:
         ("--max-concurrency", count, "most requests at a time (no limit)"),
         ("--warmup", count_or_zero, "requests before the load, one after the other (2)"),
         ("--temperature", float, "of all requests (0)"),
-        ("--timeout", rate, "seconds that a request may take (600)"),
+        ("--timeout", seconds, "seconds that a request may take (600)"),
         ("--prompt-seed", count_or_zero, "of the random prompts and arrivals (0)"),
     )
     parser.add_argument("--text", action="store_true", help="send words instead of token ids")
@@ -276,6 +290,30 @@ def prefix_parser() -> Parser:
     return parser
 
 
+#: flags of a run on a server; all others are for an engine
+_OF_SERVER = frozenset(
+    (
+        *("--workload", "--sessions", "--scale", "--concurrency", "--rate", "--think", "--prompt-seed"),
+        *("--base-url", "--api-key", "--vocab-size", "--json"),
+    )
+)
+
+
+def _check_prefix(given: list[str]) -> None:
+    """Refuse what would have no effect: each run has a scheduler of its own, over the device's cache alone."""
+    if "--base-url" in given:
+        for flag in (flag for flag in given if flag not in _OF_SERVER):
+            raise ConfigError(f"{flag} needs an engine, not a server at --base-url: start the server with it.")
+        return
+    for flag in given:
+        if flag in ("--api-key", "--vocab-size"):
+            raise ConfigError(f"{flag} needs --base-url: an engine asks for no key and knows its vocabulary.")
+        if flag == "--disable-radix-cache":
+            raise ConfigError(f"{flag} must be left out: the runs without the cache are beside those with it.")
+        if flag.startswith(("--hicache-", "--cache-dir", "--enable-hierarchical-cache")):
+            raise ConfigError(f"{flag} needs a server that was started with it, and --base-url.")
+
+
 def add_workload_flags(parser: Parser, sessions: str, scale: str, concurrency: str, think: str) -> None:
     """What to play; the texts are the defaults."""
     _own(
@@ -284,8 +322,8 @@ def add_workload_flags(parser: Parser, sessions: str, scale: str, concurrency: s
         ("--sessions", count, f"sessions of each ({sessions})"),
         ("--scale", factor, f"multiplies the length of all texts ({scale})"),
         ("--concurrency", count, f"most sessions at a time ({concurrency})"),
-        ("--rate", above_zero, "sessions a second on average, or inf: as --concurrency lets through (inf)"),
-        ("--think", at_least_zero, f"multiplies the pauses between an answer and the next request ({think})"),
+        ("--rate", rate, "sessions a second on average, or inf: as --concurrency lets through (inf)"),
+        ("--think", pauses, f"multiplies the pauses between an answer and the next request ({think})"),
         ("--prompt-seed", count_or_zero, "of everything that is drawn (0)"),
     )
 
@@ -302,8 +340,6 @@ def prefix(args: argparse.Namespace) -> Report:
     if hasattr(args, "base_url"):
         from radixlang.bench.prefix_http import measure_server
 
-        if settings.policies or settings.memory_share or settings.record:
-            raise ConfigError("--policy, --memory-share and --record need an engine, not a server at --base-url.")
         vocab = getattr(args, "vocab_size", 10_000)
         return measure_server(args.base_url, getattr(args, "api_key", None), vocab, settings)
     if settings.record is not None and not settings.record.absolute().parent.is_dir():
@@ -339,7 +375,10 @@ def run(argv: Sequence[str]) -> int:
         got = repr(argv[0]) if argv else "nothing"
         raise ConfigError(f"`radixlang bench` takes one of {', '.join(BENCHMARKS)}, got {got}.")
     make, measure = BENCHMARKS[argv[0]]
-    args = make().parse(argv[1:])
+    parser = make()
+    args = parser.parse(argv[1:])
+    if argv[0] == "prefix":
+        _check_prefix(parser.given(argv[1:]))
     if args.json is not None and not args.json.absolute().parent.is_dir():
         # Before the run, which may be long.
         raise ConfigError(f"--json {args.json} cannot be written: its folder does not exist.")

@@ -134,6 +134,14 @@ class Parser(argparse.ArgumentParser):
             raise ConfigError(self._explain(rest[0]))
         return namespace
 
+    def given(self, argv: Sequence[str]) -> list[str]:
+        """The flags in `argv`, which `parse` has taken, by their first spelling: defaults do not count."""
+        absent = object()
+        blank = argparse.Namespace(**{action.dest: absent for action in self._actions})
+        values = vars(self.parse_known_args(argv, blank)[0])
+        flags = [action for action in self._actions if action.option_strings]
+        return [action.option_strings[0] for action in flags if values[action.dest] is not absent]
+
     def _takes(self, word: str) -> bool:
         name = word.partition("=")[0]
         return any(option.startswith(name) for option in self._option_string_actions)
