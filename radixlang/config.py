@@ -330,6 +330,9 @@ class Config:
             running,
             f"between 1 and {MOST_RUNNING}",
         )
+        need(
+            d.num_threads is None or 1 <= d.num_threads <= 4096, "num_threads", d.num_threads, "between 1 and 4096"
+        )
         need(1 <= d.page_size <= 128, "page_size", d.page_size, "between 1 and 128")
         need(
             d.mem_fraction_static is None or 0 < d.mem_fraction_static < 1,
@@ -354,7 +357,6 @@ class Config:
         for name, value in (
             ("context_length", m.context_length),
             ("max_total_tokens", d.max_total_tokens),
-            ("num_threads", d.num_threads),
             ("cuda_graph_max_bs", d.cuda_graph_max_bs),
             ("max_prefill_tokens", s.max_prefill_tokens),
             ("max_prefill_steps", s.max_prefill_steps),
@@ -391,9 +393,9 @@ class Config:
             except ValueError:
                 ok = False
             need(ok, name, repr(text), "a JSON object")
-        need(c.hicache_ratio > 0, "hicache_ratio", c.hicache_ratio, "above 0")
+        need(0 < c.hicache_ratio <= 1e6, "hicache_ratio", c.hicache_ratio, "above 0 and at most 1e6")
         for name in ("hicache_size", "cache_dir_size"):
-            need(getattr(c, name) >= 0, name, getattr(c, name), "0 or more")
+            need(0 <= getattr(c, name) <= 1e9, name, getattr(c, name), "from 0 to 1e9 (GB)")
         need(v.health_timeout > 0, "health_timeout", v.health_timeout, "above 0")
         need(v.drain_timeout >= 0, "drain_timeout", v.drain_timeout, "0 or more")
         storage = c.hicache_storage_backend

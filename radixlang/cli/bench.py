@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from radixlang.cli.options import add_engine_flags, engine_values, open_engine
-from radixlang.cli.parser import Parser
+from radixlang.cli.parser import Parser, check_output
 from radixlang.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -342,8 +342,8 @@ def prefix(args: argparse.Namespace) -> Report:
 
         vocab = getattr(args, "vocab_size", 10_000)
         return measure_server(args.base_url, getattr(args, "api_key", None), vocab, settings)
-    if settings.record is not None and not settings.record.absolute().parent.is_dir():
-        raise ConfigError(f"--record {settings.record} cannot be written: its folder does not exist.")
+    if settings.record is not None:
+        check_output("--record", settings.record)
     return _with_config(args, settings, measure)
 
 
@@ -379,9 +379,8 @@ def run(argv: Sequence[str]) -> int:
     args = parser.parse(argv[1:])
     if argv[0] == "prefix":
         _check_prefix(parser.given(argv[1:]))
-    if args.json is not None and not args.json.absolute().parent.is_dir():
-        # Before the run, which may be long.
-        raise ConfigError(f"--json {args.json} cannot be written: its folder does not exist.")
+    if args.json is not None:
+        check_output("--json", args.json)
     report = measure(args)
     print(report.markdown())
     if args.json is not None:

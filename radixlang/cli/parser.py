@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from radixlang.errors import ConfigError
@@ -103,6 +105,24 @@ def unavailable_feature(flag: str) -> str | None:
             if name == known or (known.endswith("-") and name.startswith(known)):
                 return feature
     return None
+
+
+def check_output(flag: str, path: Path) -> None:
+    """Before work that may be long: can its result be written there?
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    path = path.absolute()
+    if path.is_dir():
+        reason = "it is a folder"
+    elif not path.parent.is_dir():
+        reason = "its folder does not exist"
+    elif not os.access(path if path.exists() else path.parent, os.W_OK):
+        reason = "this user may not write there"
+    else:
+        return
+    raise ConfigError(f"{flag} {path} cannot be written: {reason}.")
 
 
 class Parser(argparse.ArgumentParser):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from radixlang.cli.bench import add_workload_flags, count, counts, seconds, share, words
-from radixlang.cli.parser import Parser
+from radixlang.cli.parser import Parser, check_output
 from radixlang.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -69,10 +69,8 @@ def run(argv: Sequence[str]) -> int:
     args = parser.parse(argv)
     _check_given(parser.given(argv))
     for name in ("json", "save_costs"):
-        path = getattr(args, name)
-        if path is not None and not path.absolute().parent.is_dir():
-            flag = name.replace("_", "-")
-            raise ConfigError(f"--{flag} {path} cannot be written: its folder does not exist.")
+        if getattr(args, name) is not None:
+            check_output(f"--{name.replace('_', '-')}", getattr(args, name))
     if args.costs is None and args.validate is None:
         raise ConfigError("--costs is required: a file that `radixlang bench prefix --record FILE` has written.")
     from radixlang.simulate.cost import EngineModel

@@ -225,7 +225,7 @@ class EngineLoop:
         try:
             self._answers.append(Reply(message.id, True, method(**message.arguments)))
         except RequestError as error:
-            self._answers.append(Reply(message.id, False, str(error), error.status))
+            self._answers.append(Reply(message.id, False, str(error), error.status, error.param))
         except Exception as error:
             log.error("control %s failed", message.method, exc_info=error)
             self._answers.append(Reply(message.id, False, f"{message.method} failed: {error}"))

@@ -129,6 +129,7 @@ def test_complaints(costs: Path, tmp_path: Path) -> None:
         ([*with_costs, "--validate", str(costs)], "is no record"),
         (["--validate", str(costs), "--save-costs", str(tmp_path / "x")], "--save-costs needs --costs"),
         ([*with_costs, "--json", str(tmp_path / "no" / "x")], "its folder does not exist"),
+        ([*with_costs, "--json", str(tmp_path)], "--json .* cannot be written: it is a folder"),
         (
             [*with_costs, "--context-length", "100"],
             r"length is 100\); lower --scale, raise --context-length",
