@@ -511,7 +511,7 @@ def _checked(name: str, value: Any, kind: Any) -> Any:
     if isinstance(value, dict) and scalar is str:
         return json.dumps(value)
     if scalar is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        return float(value) if abs(value) < 1 << 1000 else math.inf
     if not isinstance(value, scalar) or (scalar is not bool and isinstance(value, bool)):
         raise ConfigError(f"Option {name} must be of type {scalar.__name__}, got {value!r}.")
     return value

@@ -60,6 +60,7 @@ INTEGERS = [field.name for _, field, kind in config.options() if kind in (int, i
         ({"hicache_size": 1e300}, "--hicache-size must be from 0 to 1e9"),
         ({"num_threads": 1 << 20}, "--num-threads must be between 1 and 4096"),
         ({"queue_timeout": float("nan")}, "--queue-timeout"),
+        ({"queue_timeout": 10**400}, "--queue-timeout must be a finite number"),
         ({"drain_timeout": -1.0}, "--drain-timeout"),
         ({"health_timeout": 0.0}, "--health-timeout"),
         ({"cache_dir_size": 1.0}, "--cache-dir-size needs --cache-dir"),

@@ -87,7 +87,9 @@ async def make_pin(hub: Hub, body: PinBody) -> tuple[dict[str, Any], int]:
     pins = await hub.control("pins", name=name)
     if pins:
         return {key: pins[0][key] for key in ("id", "tokens", "expires")}, size
-    raise OverloadedError("The pin had to give way at once to running requests; try again later.")
+    raise OverloadedError(
+        "The pin has ended already: its ttl was over, or it gave way to running requests; try again later."
+    )
 
 
 async def remove_pins(hub: Hub, names: str | list[str]) -> int:
