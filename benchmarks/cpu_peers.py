@@ -207,7 +207,7 @@ def write_hf_folder(gguf_path: str, folder: str) -> None:
             count = heads if parts[2] == "attn_q" else kv_heads
             tensor = tensor.unflatten(0, (count, -1, 2)).transpose(1, 2).flatten(0, 2)
         state[f"model.layers.{parts[1]}.{names[parts[2]]}.weight"] = tensor.contiguous()
-    config = LlamaConfig(
+    config = LlamaConfig(  # type: ignore[call-arg]  # it takes the older name, too
         vocab_size=tensors["token_embd.weight"].shape[0],
         hidden_size=field["llama.embedding_length"],
         intermediate_size=field["llama.feed_forward_length"],

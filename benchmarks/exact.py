@@ -20,7 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gpu import MODELS, Bare, Bench, free  # type: ignore[import-not-found]
+from gpu import Bare, Bench, free  # type: ignore[import-not-found]
+from gpu_models import MODELS  # type: ignore[import-not-found]
 
 from radixlang.llm import Engine
 

@@ -27,7 +27,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from common import ServerProcess, environment
-from gpu import folder_of
+from gpu_models import folder_of
 from http_load import ask_all
 
 from radixlang.hub_files import resolve_model_path

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 import torch
 from common import environment
-from gpu import MODELS, folder_of
+from gpu_models import MODELS, folder_of
 
 from radixlang.bench.report import random_prompts
 from radixlang.executor.copies import PIECES

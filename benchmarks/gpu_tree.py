@@ -27,7 +27,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpu import MODELS, Bench, Rows, Timeline, device_line, free, shown
+from gpu import Bench, Rows, Timeline, device_line, free, shown
+from gpu_models import MODELS
 from gpu_tune import timed
 
 from radixlang.executor.prefixes import KvShape, PrefixPlanner, TreePlan
@@ -205,7 +206,7 @@ class Layer:
 
         def behind(prefixes: Any) -> Any:
             return decode_attention(
-                self.q, *self.kv, self.pages, self.device_rows, self.device_rows, self.lengths,
+                self.q, self.kv[0], self.kv[1], self.pages, self.device_rows, self.device_rows, self.lengths,
                 scale=0.09, max_query=1, tile=self.decode, prefixes=prefixes,
             )  # fmt: skip
 
@@ -218,7 +219,7 @@ class Layer:
         work = TreeWork(*tree_sections(torch.from_numpy(packed).cuda(), self.ROWS))
 
         def tree(i: int) -> Any:
-            return tree_attention(self.q, *self.kv, self.pages, work, scale=0.09, tile=tile)
+            return tree_attention(self.q, self.kv[0], self.kv[1], self.pages, work, scale=0.09, tile=tile)
 
         prefixes = tree(0)
         return timed(tree, 20), timed(lambda i: behind(prefixes), 20)

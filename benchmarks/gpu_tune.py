@@ -239,7 +239,6 @@ class Decode:
             cache.normal_()
         self.table = (torch.randperm(pages - 1, device="cuda") + 1).int().view(batch, per_row)
         self.rows = torch.arange(batch, dtype=torch.int32, device="cuda")
-        self.places = torch.arange(batch, device="cuda")
         self.starts = torch.arange(batch + 1, dtype=torch.int32, device="cuda")
         self.lengths = torch.full((batch,), self.CONTEXT, dtype=torch.int32, device="cuda")
         self.slots = self.table[:, -1].long() * page + (self.CONTEXT - 1) % page
@@ -255,8 +254,9 @@ class Decode:
                 self.qkv, k, v, self.table, self.rows, self.slots, self.lengths, heads=self.heads,
                 angles=(self.cos, self.sin), scale=0.09, tile=tile, **weights,
             )  # fmt: skip
-        parts = self.qkv.view(self.batch, -1, 128).split((self.heads, self.kv_heads, self.kv_heads), 1)
-        q = rope_write(*parts, self.cos, self.sin, self.places, self.slots, k, v, **weights)
+        parts = self.qkv.view(self.batch, -1, 128)
+        q, new_k, new_v = parts.split((self.heads, self.kv_heads, self.kv_heads), 1)
+        q = rope_write(q, new_k, new_v, self.cos, self.sin, None, self.slots, k, v, **weights)
         table = (self.table, self.rows, self.starts, self.lengths)
         return decode_attention(q, k, v, *table, scale=0.09, max_query=1, tile=tile)
 

@@ -309,11 +309,13 @@ def device() -> None:
     spec = GrammarSpec("regex", "(positive)*")  # the token leads back to where it began
     table = automaton_table(NativeEngine(vocabulary, GrammarLimits()).compile(spec))
     assert table is not None
+    letters = np.frombuffer(b"".join(vocabulary.tokens), np.uint8)
+    ends = np.cumsum([0, *vocabulary.lengths], dtype=np.int32)
     print("| rows | vocabulary | rows with an automaton | mask µs | step µs |")
     print("|---|---|---|---|---|")
     for size in (vocabulary.size, 151_936):
-        tokens = [*vocabulary.tokens, *[b""] * (size - vocabulary.size)]
-        automata = Automata(512, tokens, AcceleratorPlatform("cuda"))
+        automata = Automata(512, size, AcceleratorPlatform("cuda"), 1)
+        automata.load_tokens(letters, np.append(ends, np.full(size - vocabulary.size, ends[-1], np.int32)))
         masks = np.zeros((len(table.masks), automata.words), np.int32)
         masks[:, : vocabulary.words] = table.masks
         automata.load(0, table.next_byte.ravel(), table.mask_row, masks.ravel())
@@ -321,17 +323,28 @@ def device() -> None:
             logits = torch.zeros((count, size), device="cuda")
             rows = torch.arange(count, dtype=torch.int32, device="cuda")
             drawn = torch.full((count,), vocabulary.encode("positive")[0], device="cuda")
+            flags = torch.zeros(count, dtype=torch.int32, device="cuda")
+
+            def place(held: int, automata: Automata = automata, count: int = count) -> None:
+                for row in range(count):
+                    automata.setup(row, (0, 0) if row < held else None)
+                automata.settle()
+
+            steps: list[Callable[[], None]] = [
+                lambda: automata.mask(logits, rows),  # noqa: B023
+                lambda: automata.advance(drawn, rows, flags),  # noqa: B023
+            ]
             for held in (0, count):
-                automata.place(list(range(count)), [(0, 0) if b < held else None for b in range(count)])
+                place(held)
                 micro = []
-                for work in (lambda: automata.mask(logits, rows), lambda: automata.advance(drawn, rows)):  # noqa: B023
+                for work in steps:
                     work()
                     torch.cuda.synchronize()
                     graph = torch.cuda.CUDAGraph()
                     with torch.cuda.graph(graph):
                         for _ in range(100):
                             work()
-                    automata.place(list(range(count)), [(0, 0) if b < held else None for b in range(count)])
+                    place(held)
                     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
                     graph.replay()
                     begin.record()

@@ -235,7 +235,7 @@ def flags_of(args: argparse.Namespace, where: Path) -> tuple[str, int, list[str]
     """(model path, its vocabulary, server flags)."""
     flags = ["--device", args.device, "--max-running-requests", str(args.requests), "--served-model-name", "load"]
     flags.append("--incremental-streaming-output")
-    from gpu import MODELS, folder_of
+    from gpu_models import MODELS, folder_of
 
     if args.model not in MODELS:
         return args.model, 10_000, flags

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from common import environment
-from gpu import MODELS, folder_of
+from gpu_models import MODELS, folder_of
 
 from radixlang.llm import Engine
 from radixlang.scheduler.lower_tiers import HostAndStorage

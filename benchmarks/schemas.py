@@ -127,7 +127,7 @@ class Backend:
 
     def compile(self, schema: Any) -> tuple[Any, Normalised | None]:
         try:
-            grammar = self.engine.compile(GrammarSpec("json_schema", json.dumps(schema)))
+            grammar: Any = self.engine.compile(GrammarSpec("json_schema", json.dumps(schema)))
             normalised = normalise(schema)
         except (GrammarError, RecursionError) as error:
             raise RefusedError(str(error)) from None

@@ -137,6 +137,9 @@ _BY_STATUS: dict[int, type[RadixLangError]] = {
 }
 
 
-def from_status(status: int, message: str) -> RadixLangError:
-    """The exception that a `Failed` message from another process stands for."""
-    return _BY_STATUS.get(status, EngineError)(message)
+def from_status(status: int, message: str, param: str | None = None) -> RadixLangError:
+    """The exception that a `Failed` message from another process stands for; `param` as in `RequestError`."""
+    error = _BY_STATUS.get(status, EngineError)(message)
+    if isinstance(error, RequestError):
+        error.param = param
+    return error

@@ -165,6 +165,8 @@ class Failed(msgspec.Struct, tag=True, array_like=True):
     rid: str
     status: int
     message: str
+    constraint: bool = False
+    """it was the request's constraint that failed"""
 
 
 class Reply(msgspec.Struct, tag=True, array_like=True):

@@ -123,16 +123,6 @@ class Argument(Expr):
     name: str
 
 
-@dataclass
-class Variable(Expr):
-    """Stands for the value of a variable while a program is traced."""
-
-    name: str
-
-    def __str__(self) -> str:
-        return "{" + self.name + "}"
-
-
 def as_expr(value: Any) -> Expr:
     """`value` as an expression.
 

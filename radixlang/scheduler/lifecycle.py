@@ -139,15 +139,17 @@ class Lifecycle:
         self._lower.ended(request)
         self._constraints.forget(request)
 
-    def fail(self, request: Request, status: int, sentence: str, keep: bool = True) -> Failed:
-        """End the request → what its client is told."""
+    def fail(
+        self, request: Request, status: int, sentence: str, keep: bool = True, constraint: bool = False
+    ) -> Failed:
+        """End the request → what its client is told. `constraint`: its constraint has failed."""
         self.end(request, keep)
         self._totals.num_failed_requests += 1
-        return Failed(request.rid, status, sentence)
+        return Failed(request.rid, status, sentence, constraint)
 
-    def fail_aside(self, request: Request, status: int, sentence: str) -> None:
+    def fail_aside(self, request: Request, status: int, sentence: str, constraint: bool = False) -> None:
         """As `fail`, where no messages are being made: its client is told by `take_messages`."""
-        self._outbox.append(self.fail(request, status, sentence))
+        self._outbox.append(self.fail(request, status, sentence, constraint=constraint))
 
     def take_messages(self) -> list[Message]:
         """Endings of `fail_aside`, told once."""

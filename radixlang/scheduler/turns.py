@@ -182,4 +182,4 @@ class Turns:
     def _fail(self, failures: list[tuple[Request, str, bool]]) -> None:
         """Constraints have failed: with a sentence, and whether that is our fault."""
         for request, sentence, ours in failures:
-            self._lifecycle.fail_aside(request, INTERNAL if ours else BAD_REQUEST, sentence)
+            self._lifecycle.fail_aside(request, INTERNAL if ours else BAD_REQUEST, sentence, constraint=True)

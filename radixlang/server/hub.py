@@ -417,7 +417,10 @@ class Hub:
         self._forget(sequence)
         if not sequence.request.probe:
             self.metrics.failed(sequence, message.status)
-        sequence.stream.fail(from_status(message.status, message.message))
+        request, param = sequence.request, None
+        if message.constraint and request.grammar is not None:
+            param = request.grammar_param or request.grammar.kind
+        sequence.stream.fail(from_status(message.status, message.message, param))
 
     def _on_reply(self, message: Reply) -> None:
         future = self._replies.get(message.id)

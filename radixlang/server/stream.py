@@ -30,8 +30,8 @@ class GenerateRequest:
 
     `namespace` separates the prefix cache (see `namespace_of`). `probe` marks a health check: it appears in no
     log and no metric. `embed` asks for a vector instead of text. `pin` keeps what the request leaves in the cache.
-    `param` is what the client calls the prompt, `aliases` maps our parameter names to those of the client; both
-    are for messages.
+    `param` is what the client calls the prompt, `grammar_param` the constraint (None: as its kind is called), and
+    `aliases` maps our parameter names to those of the client; all are for messages.
     """
 
     text: str | None = None
@@ -48,6 +48,7 @@ class GenerateRequest:
     add_special_tokens: bool = True
     probe: bool = False
     grammar: GrammarSpec | None = None
+    grammar_param: str | None = None
     pin: PinWish | None = None
     param: str | None = None
     aliases: Mapping[str, str] = field(default_factory=dict)

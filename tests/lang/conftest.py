@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 
 import radixlang as sgl
+from radixlang.lang.loop import get_loop
 
 
 @pytest.fixture(scope="session")
@@ -43,3 +46,18 @@ def endpoint(url: str) -> Any:
 @pytest.fixture(params=["engine", "endpoint"])
 def backend(request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue("smollm2_engine" if request.param == "engine" else "endpoint")
+
+
+@pytest.fixture
+def no_thread_is_left() -> Iterator[None]:
+    get_loop()  # the one thread that stays
+    before = {thread.ident for thread in threading.enumerate()}
+    yield
+    gc.collect()
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        left = [thread for thread in threading.enumerate() if thread.ident not in before]
+        if not left:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"threads are left: {left}")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
+import radixlang as sgl
 from radixlang.errors import BackendError
 from radixlang.lang.backends.base import Backend, Capabilities, Piece, Prompt
 from radixlang.lang.chat_templates import TEMPLATES, ChatTemplate
@@ -118,3 +120,15 @@ def failing(word: str) -> Callable[[Prompt, SamplingParams], str]:
         return echo(prompt, params)
 
     return answer
+
+
+def until(condition, seconds=5.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@sgl.function
+def ask(s, q, style="short"):
+    s += f"{style} {q}" + sgl.gen("a")

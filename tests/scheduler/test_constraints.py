@@ -189,7 +189,7 @@ def test_what_does_not_compile_fails_alone(kind: str, status: int) -> None:
     other = driver.add("other", PROMPT)
     outcome, _ = ask(GrammarSpec(kind, "0"), driver=driver)
     assert outcome.failed is not None
-    assert outcome.failed.status == status
+    assert (outcome.failed.status, outcome.failed.constraint) == (status, True)
     assert other.finish is not None
 
 
@@ -202,6 +202,7 @@ def test_a_failure_is_told_at_once() -> None:
         driver.step()
     assert outcome.failed is not None
     assert outcome.failed.message == "The constraint failed: RuntimeError: a toy breaks"
+    assert outcome.failed.constraint
 
 
 def test_an_abort_calls_the_compilation_off() -> None:
@@ -224,7 +225,7 @@ def test_a_compilation_that_takes_too_long_is_the_queue_time_out() -> None:
     for _ in range(60):
         driver.step()
     assert outcome.failed is not None
-    assert outcome.failed.status == 503
+    assert (outcome.failed.status, outcome.failed.constraint) == (503, False)
     assert driver.scheduler.idle
     assert driver.constraints.waiting == 0
 

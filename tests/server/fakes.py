@@ -229,7 +229,8 @@ class FakeEngine:
             self.hub.dispatch([Embedding(message.rid, vector, len(prompt))])
             return
         if refused := re.search(r"\[fail:(\d+)\]", text):
-            self.hub.dispatch([Failed(message.rid, int(refused[1]), "Refused by the fake engine.")])
+            held = message.grammar is not None
+            self.hub.dispatch([Failed(message.rid, int(refused[1]), "Refused by the fake engine.", held)])
             return
         if len(self.running) >= self.max_running:
             self.hub.dispatch([Failed(message.rid, 503, f"The queue holds {self.max_running} requests.")])

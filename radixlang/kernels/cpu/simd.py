@@ -207,32 +207,8 @@ def vload(typingctx, address):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def vload_bf16(typingctx, address):  # type: ignore[no-untyped-def]
-    """Sixteen bfloat16 at `address`, widened."""
-
-    def emit(b: Any, a: Any) -> Any:
-        half = load_as(b, a, ir.VectorType(ir.IntType(16), LANES), 2)
-        return b.bitcast(b.shl(b.zext(half, VI), const(VI, 16)), VF)
-
-    return _emit(vector(types.int64), emit)
-
-
-@intrinsic
 def vstore(typingctx, address, value):  # type: ignore[no-untyped-def]
     return _emit(types.void(types.int64, vector), lambda b, a, v: store_as(b, v, a))
-
-
-@intrinsic
-def vstore_bf16(typingctx, address, value):  # type: ignore[no-untyped-def]
-    """Write sixteen lanes as bfloat16, rounded to nearest even."""
-
-    def emit(b: Any, a: Any, v: Any) -> Any:
-        bits = b.bitcast(v, VI)
-        odd = b.and_(b.lshr(bits, const(VI, 16)), const(VI, 1))
-        rounded = b.lshr(b.add(bits, b.add(odd, const(VI, 0x7FFF))), const(VI, 16))
-        store_as(b, b.trunc(rounded, ir.VectorType(ir.IntType(16), LANES)), a, 2)
-
-    return _emit(types.void(types.int64, vector), emit)
 
 
 @intrinsic

@@ -155,7 +155,12 @@ async def answer_chat(server: Server, body: ChatBody, rid: str) -> Chat:
         sampling.skip_special_tokens = False
     ids = await hub.encode(prompt, add_special_tokens=False)
     generate = GenerateRequest(
-        input_ids=ids, return_logprob=bool(body.logprobs), top_logprobs_num=top, grammar=spec, param="messages"
+        input_ids=ids,
+        return_logprob=bool(body.logprobs),
+        top_logprobs_num=top,
+        grammar=spec,
+        grammar_param=None if plan.constraint is None else plan.constraint[2],
+        param="messages",
     )
     generate.rid = body.rid if body.rid is not None else rid
     stream = hub.generate(dress(generate, body, sampling))

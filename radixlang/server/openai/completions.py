@@ -68,7 +68,7 @@ async def completions(server: Server, request: Request, body: CompletionBody) ->
     for item in requests:
         dress(item, body, sampling)
         if constraint is not None:
-            item.grammar = hub.limits.spec(*constraint)
+            item.grammar, item.grammar_param = hub.limits.spec(*constraint), constraint[2]
         if body.logprobs is not None:
             item.return_logprob = True
             item.top_logprobs_num = body.logprobs
