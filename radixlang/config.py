@@ -20,9 +20,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from radixlang.bearer import check_key
 from radixlang.errors import ConfigError
 
-MAX_THREADS = 1024
+MOST_RANKS = 64
+"""devices that a host can have, at most: each takes a process"""
+MOST_RUNNING = 1 << 16
+"""requests that run at once, at most: each has a row in every table"""
+MOST_THREADS = 1024
 """above any machine's cores; a process that starts many more than it has dies of them"""
 
 
@@ -310,15 +315,33 @@ class Config:
             value = getattr(getattr(self, name), f.name)
             if isinstance(value, float):
                 need(math.isfinite(value), f.name, value, "a finite number")
-            if isinstance(value, int):  # what processes tell each other has 64 bits
-                need(-(2**63) <= value < 2**63, f.name, value, "a number of 64 bits")
+            elif isinstance(value, int) and f.name != "port":  # whose own rule is narrower
+                # Messages between the processes hold 64 bits, counts of tokens and requests 32.
+                bits = 63 if f.name == "random_seed" else 31
+                need(-(2**bits) <= value < 2**bits, f.name, value, f"an integer of {bits + 1} bits")
+            elif isinstance(value, str):
+                need(_is_text(value), f.name, repr(value), "UTF-8 text")
         if not m.model_path:
             raise ConfigError("--model-path is required: a folder, a .gguf file, a hub id, or 'default'.")
-        need(d.tp_size >= 1, "tp_size", d.tp_size, "at least 1")
+        need(1 <= d.tp_size <= MOST_RANKS, "tp_size", d.tp_size, f"between 1 and {MOST_RANKS}")
         for name in ("dp_size", "pp_size"):
             need(getattr(d, name) == 1, name, getattr(d, name), "1 in this version (--tp-size takes more devices)")
         named = re.fullmatch(r"[a-z]+(:[0-9]{1,3})?", d.device)
         need(named is not None, "device", repr(d.device), "auto, or a kind such as cuda, or one of them: cuda:1")
+        running = s.max_running_requests
+        need(
+            running is None or 1 <= running <= MOST_RUNNING,
+            "max_running_requests",
+            running,
+            f"between 1 and {MOST_RUNNING}",
+        )
+        threads = d.num_threads
+        need(
+            threads is None or 1 <= threads <= MOST_THREADS,
+            "num_threads",
+            threads,
+            f"between 1 and {MOST_THREADS}",
+        )
         need(1 <= d.page_size <= 128, "page_size", d.page_size, "between 1 and 128")
         need(
             d.mem_fraction_static is None or 0 < d.mem_fraction_static < 1,
@@ -344,7 +367,6 @@ class Config:
             ("context_length", m.context_length),
             ("max_total_tokens", d.max_total_tokens),
             ("cuda_graph_max_bs", d.cuda_graph_max_bs),
-            ("max_running_requests", s.max_running_requests),
             ("max_prefill_tokens", s.max_prefill_tokens),
             ("max_prefill_steps", s.max_prefill_steps),
             ("prefill_max_requests", s.prefill_max_requests),
@@ -353,8 +375,6 @@ class Config:
             ("grammar_cache_mb", self.grammar.grammar_cache_mb),
         ):
             need(value is None or value >= 1, name, value, "at least 1")
-        threads = d.num_threads
-        need(threads is None or 1 <= threads <= MAX_THREADS, "num_threads", threads, f"from 1 to {MAX_THREADS}")
         tokens = d.cuda_graph_max_bs_prefill
         need(tokens is None or tokens >= 0, "cuda_graph_max_bs_prefill", tokens, "0 or more")
         need(
@@ -368,6 +388,8 @@ class Config:
         need(chunk is None or chunk == -1 or chunk >= 1, "chunked_prefill_size", chunk, "-1 or at least 1")
         for name, key in (("api_key", v.api_key), ("admin_api_key", v.admin_api_key)):
             need(key != "", name, "an empty text", "a key (leave the flag out for none)")
+            if key is not None:
+                check_key(f"--{name.replace('_', '-')}", key)
         need(s.schedule_conservativeness > 0, "schedule_conservativeness", s.schedule_conservativeness, "above 0")
         need(0 <= v.port <= 65535, "port", v.port, "between 0 and 65535 (0 takes a free one)")
         for name, text in (
@@ -380,9 +402,9 @@ class Config:
             except ValueError:
                 ok = False
             need(ok, name, repr(text), "a JSON object")
-        need(c.hicache_ratio > 0, "hicache_ratio", c.hicache_ratio, "above 0")
+        need(0 < c.hicache_ratio <= 1e6, "hicache_ratio", c.hicache_ratio, "above 0 and at most 1e6")
         for name in ("hicache_size", "cache_dir_size"):
-            need(getattr(c, name) >= 0, name, getattr(c, name), "0 or more")
+            need(0 <= getattr(c, name) <= 1e9, name, getattr(c, name), "from 0 to 1e9 (GB)")
         need(v.health_timeout > 0, "health_timeout", v.health_timeout, "above 0")
         need(v.drain_timeout >= 0, "drain_timeout", v.drain_timeout, "0 or more")
         storage = c.hicache_storage_backend
@@ -468,6 +490,15 @@ ALIASES = {
 }
 
 
+def _is_text(value: str) -> bool:
+    """Not what Python makes of bytes on a command line that are no UTF-8."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _field_types(group: type) -> dict[str, Any]:
     return typing.get_type_hints(group)
 
@@ -489,7 +520,7 @@ def _checked(name: str, value: Any, kind: Any) -> Any:
     if isinstance(value, dict) and scalar is str:
         return json.dumps(value)
     if scalar is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        return float(value) if abs(value) < 1 << 1000 else math.inf
     if not isinstance(value, scalar) or (scalar is not bool and isinstance(value, bool)):
         raise ConfigError(f"Option {name} must be of type {scalar.__name__}, got {value!r}.")
     return value

@@ -170,12 +170,14 @@ class Failed(msgspec.Struct, tag=True, array_like=True):
 
 
 class Reply(msgspec.Struct, tag=True, array_like=True):
-    """The answer to a `Control`; without `ok` the value is a sentence, and `status` says whose fault it is."""
+    """The answer to a `Control`; without `ok` the value is a sentence, `status` says whose fault it is and
+    `param` which argument's."""
 
     id: int
     ok: bool
     value: Any
     status: int = 500
+    param: str | None = None
 
 
 class Stats(msgspec.Struct, tag=True, array_like=True):

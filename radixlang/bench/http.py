@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from radixlang.bearer import check_key
 from radixlang.errors import ConfigError
 
 #: bytes of the longest line a server may send
@@ -43,6 +44,7 @@ class Client:
         self._prefix = parts.path.rstrip("/").removesuffix("/v1")
         self._headers = {"Host": parts.netloc.rpartition("@")[2], "Connection": "close"}
         if api_key:
+            check_key("--api-key", api_key)
             self._headers["Authorization"] = f"Bearer {api_key}"
 
     @contextlib.asynccontextmanager

@@ -84,16 +84,23 @@ class _Player:
 
     async def run(self) -> list[Asked]:
         tasks: set[asyncio.Task[None]] = set()
-        while not self._play.done:
-            tasks |= {asyncio.create_task(self._ask(asked)) for asked in self._play.due(self._now())}
-            due = self._play.next_time
-            wait = None if due is None else max(0.0, due - self._now())
-            if not tasks:
-                await asyncio.sleep(wait or 0.0)
-                continue
-            ended, tasks = await asyncio.wait(tasks, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
-            for task in ended:
-                task.result()
+        try:
+            while not self._play.done:
+                tasks |= {asyncio.create_task(self._ask(asked)) for asked in self._play.due(self._now())}
+                due = self._play.next_time
+                wait = None if due is None else max(0.0, due - self._now())
+                if not tasks:
+                    await asyncio.sleep(wait or 0.0)
+                    continue
+                ended, _ = await asyncio.wait(tasks, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+                for task in ended:
+                    task.result()
+                tasks -= ended
+        finally:
+            # One failure is told; asyncio would print the others if nobody asked for them.
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
         return self._answered
 
     async def _ask(self, asked: Asked) -> None:

@@ -6,14 +6,13 @@ Must not import torch.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from radixlang.cli.options import add_engine_flags, engine_values, open_engine
-from radixlang.cli.parser import Parser
+from radixlang.cli.parser import Parser, check_output
 from radixlang.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -35,7 +34,10 @@ def count_or_zero(text: str) -> int:
 
 
 def _least(text: str, least: int) -> int:
-    value = int(text)
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a whole number, got {text!r}") from None
     if value < least:
         raise argparse.ArgumentTypeError(f"must be at least {least}, got {value}")
     return value
@@ -44,9 +46,10 @@ def _least(text: str, least: int) -> int:
 def counts(text: str) -> tuple[int, ...]:
     """Numbers separated by commas."""
     try:
-        return tuple(count(part) for part in text.split(","))
+        values = [int(part) for part in text.split(",")]
     except ValueError:
         raise argparse.ArgumentTypeError(f"must be whole numbers separated by commas, got {text!r}") from None
+    return tuple(count(str(value)) for value in values)
 
 
 def words(text: str) -> tuple[str, ...]:
@@ -61,20 +64,38 @@ def workloads(text: str) -> tuple[str, ...]:
     return names_of(text)
 
 
-def above_zero(text: str) -> float:
-    """A number above 0, which may be `inf`."""
-    return rate(text)
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number, got {text!r}") from None
 
 
 def factor(text: str) -> float:
     """What lengths are multiplied by."""
-    value = float(text)
+    value = _number(text)
     if not 0 < value <= 1000:
         raise argparse.ArgumentTypeError(f"must be above 0 and at most 1000, got {text}")
     return value
 
 
-def at_least_zero(text: str) -> float:
+def pauses(text: str) -> float:
+    """What pauses are multiplied by."""
+    value = _number(text)
+    if not 0 <= value <= 1e6:
+        raise argparse.ArgumentTypeError(f"must be from 0 to 1000000, got {text}")
+    return value
+
+
+def share(text: str) -> float:
+    """A share of 1, above 0."""
+    value = _number(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"must be above 0 and at most 1, got {text}")
+    return value
+
+
+def temperature(text: str) -> float:
     """A finite number that is not negative."""
     value = float(text)
     if not 0 <= value < float("inf"):
@@ -82,19 +103,19 @@ def at_least_zero(text: str) -> float:
     return value
 
 
-def share(text: str) -> float:
-    """A share of 1, above 0."""
-    value = float(text)
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"must be above 0 and at most 1, got {text}")
+def seconds(text: str) -> float:
+    """A time that can be waited for, and in which something can happen."""
+    value = _number(text)
+    if not 0.001 <= value <= 1e6:
+        raise argparse.ArgumentTypeError(f"must be from 0.001 to 1000000 seconds, got {text}")
     return value
 
 
 def rate(text: str) -> float:
-    """Requests a second; `inf` for all at once."""
-    value = float(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"must be above 0, got {text}")
+    """Requests or sessions a second; `inf` for all at once."""
+    value = _number(text)
+    if not value >= 1e-6:
+        raise argparse.ArgumentTypeError(f"must be at least 0.000001, or inf, got {text}")
     return value
 
 
@@ -122,25 +143,16 @@ def _trace(args: argparse.Namespace) -> Trace | None:
     return Trace(str(Path(args.profile).absolute()), args.profile_steps) if args.profile else None
 
 
-def _check_file(flag: str, path: Path | None) -> None:
-    """Raise ConfigError if there can be no file at `path`."""
-    if path is None:
-        return
-    if not path.absolute().parent.is_dir():
-        raise ConfigError(f"{flag} {path} cannot be written: its folder does not exist.")
-    if path.is_dir():
-        raise ConfigError(f"{flag} {path} cannot be written: it is a folder.")
-    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
-        raise ConfigError(f"{flag} {path} cannot be written: permission is denied.")
+def _make_folder(flag: str, path: str) -> None:
+    """Before the run, which may be long.
 
-
-def _check_folder(flag: str, path: str | None) -> None:
-    """Make the folder if needed; raise ConfigError if it cannot be made."""
-    if path is not None:
-        try:
-            Path(path).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(f"{flag} {path} cannot be written to: {error.strerror}.") from None
+    Raises:
+        ConfigError: there can be no such folder.
+    """
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{flag} {path} cannot be written to: {error.strerror}.") from None
 
 
 def _given(args: argparse.Namespace, settings: Any) -> dict[str, Any]:
@@ -211,7 +223,7 @@ def step_parser() -> Parser:
         ("--batch-sizes", counts, "separated by commas (1,4,16; on an accelerator 1,8,32,64,128,256)"),
         ("--input-len", count, "tokens of a prompt (64; 1,024)"),
         ("--steps", count, "decode steps per batch size (40; 200)"),
-        ("--temperature", at_least_zero, "of all requests; 0 is greedy (0)"),
+        ("--temperature", temperature, "of all requests; 0 is greedy (0)"),
         ("--prompt-seed", count_or_zero, "of the random prompts (0)"),
     )
     add_engine_flags(parser, _KEPT)
@@ -257,8 +269,8 @@ def serving_parser() -> Parser:
         ("--request-rate", rate, "requests a second on average, or inf: all at once (inf)"),
         ("--max-concurrency", count, "most requests at a time (no limit)"),
         ("--warmup", count_or_zero, "requests before the load, one after the other (2)"),
-        ("--temperature", at_least_zero, "of all requests (0)"),
-        ("--timeout", rate, "seconds that a request may take (600)"),
+        ("--temperature", temperature, "of all requests (0)"),
+        ("--timeout", seconds, "seconds that a request may take (600)"),
         ("--prompt-seed", count_or_zero, "of the random prompts and arrivals (0)"),
     )
     parser.add_argument("--text", action="store_true", help="send words instead of token ids")
@@ -298,6 +310,30 @@ def prefix_parser() -> Parser:
     return parser
 
 
+#: flags of a run on a server; all others are for an engine
+_OF_SERVER = frozenset(
+    (
+        *("--workload", "--sessions", "--scale", "--concurrency", "--rate", "--think", "--prompt-seed"),
+        *("--base-url", "--api-key", "--vocab-size", "--json"),
+    )
+)
+
+
+def _check_prefix(given: list[str]) -> None:
+    """Refuse what would have no effect: each run has a scheduler of its own, over the device's cache alone."""
+    if "--base-url" in given:
+        for flag in (flag for flag in given if flag not in _OF_SERVER):
+            raise ConfigError(f"{flag} needs an engine, not a server at --base-url: start the server with it.")
+        return
+    for flag in given:
+        if flag in ("--api-key", "--vocab-size"):
+            raise ConfigError(f"{flag} needs --base-url: an engine asks for no key and knows its vocabulary.")
+        if flag == "--disable-radix-cache":
+            raise ConfigError(f"{flag} must be left out: the runs without the cache are beside those with it.")
+        if flag.startswith(("--hicache-", "--cache-dir", "--enable-hierarchical-cache")):
+            raise ConfigError(f"{flag} needs a server that was started with it, and --base-url.")
+
+
 def add_workload_flags(parser: Parser, sessions: str, scale: str, concurrency: str, think: str) -> None:
     """What to play; the texts are the defaults."""
     _own(
@@ -306,8 +342,8 @@ def add_workload_flags(parser: Parser, sessions: str, scale: str, concurrency: s
         ("--sessions", count, f"sessions of each ({sessions})"),
         ("--scale", factor, f"multiplies the length of all texts ({scale})"),
         ("--concurrency", count, f"most sessions at a time ({concurrency})"),
-        ("--rate", above_zero, "sessions a second on average, or inf: as --concurrency lets through (inf)"),
-        ("--think", at_least_zero, f"multiplies the pauses between an answer and the next request ({think})"),
+        ("--rate", rate, "sessions a second on average, or inf: as --concurrency lets through (inf)"),
+        ("--think", pauses, f"multiplies the pauses between an answer and the next request ({think})"),
         ("--prompt-seed", count_or_zero, "of everything that is drawn (0)"),
     )
 
@@ -324,10 +360,10 @@ def prefix(args: argparse.Namespace) -> Report:
     if hasattr(args, "base_url"):
         from radixlang.bench.prefix_http import measure_server
 
-        if settings.policies or settings.memory_share or settings.record:
-            raise ConfigError("--policy, --memory-share and --record need an engine, not a server at --base-url.")
         vocab = getattr(args, "vocab_size", 10_000)
         return measure_server(args.base_url, getattr(args, "api_key", None), vocab, settings)
+    if settings.record is not None:
+        check_output("--record", settings.record)
     return _with_config(args, settings, measure)
 
 
@@ -359,11 +395,14 @@ def run(argv: Sequence[str]) -> int:
         got = repr(argv[0]) if argv else "nothing"
         raise ConfigError(f"`radixlang bench` takes one of {', '.join(BENCHMARKS)}, got {got}.")
     make, measure = BENCHMARKS[argv[0]]
-    args = make().parse(argv[1:])
-    # Before the run, which may be long.
-    for name in ("json", "record"):
-        _check_file(f"--{name}", getattr(args, name, None))
-    _check_folder("--profile", getattr(args, "profile", None))
+    parser = make()
+    args = parser.parse(argv[1:])
+    if argv[0] == "prefix":
+        _check_prefix(parser.given(argv[1:]))
+    if args.json is not None:
+        check_output("--json", args.json)
+    if getattr(args, "profile", None) is not None:
+        _make_folder("--profile", args.profile)
     report = measure(args)
     print(report.markdown())
     if args.json is not None:

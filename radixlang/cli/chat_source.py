@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from radixlang.bearer import bearer
 from radixlang.cli.options import chat_ids
 from radixlang.errors import RadixLangError, from_status
 
@@ -87,10 +88,9 @@ class ServerSource:
         import httpx
 
         self._url = url.rstrip("/").removesuffix("/v1")
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         # No limit on reading: a long prompt on a slow machine may take minutes to its first token.
         self._client = httpx.Client(
-            headers=headers, timeout=httpx.Timeout(10, read=None), transport=transport, trust_env=False
+            headers=bearer(api_key), timeout=httpx.Timeout(10, read=None), transport=transport, trust_env=False
         )
         try:
             reply = self._client.get(f"{self._url}/v1/models")

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from radixlang.errors import ConfigError
@@ -105,6 +107,24 @@ def unavailable_feature(flag: str) -> str | None:
     return None
 
 
+def check_output(flag: str, path: Path) -> None:
+    """Before work that may be long: can its result be written there?
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    path = path.absolute()
+    if path.is_dir():
+        reason = "it is a folder"
+    elif not path.parent.is_dir():
+        reason = "its folder does not exist"
+    elif not os.access(path if path.exists() else path.parent, os.W_OK):
+        reason = "this user may not write there"
+    else:
+        return
+    raise ConfigError(f"{flag} {path} cannot be written: {reason}.")
+
+
 class Parser(argparse.ArgumentParser):
     """`argparse` that raises `ConfigError` instead of printing its usage and leaving."""
 
@@ -133,6 +153,14 @@ class Parser(argparse.ArgumentParser):
         if rest:
             raise ConfigError(self._explain(rest[0]))
         return namespace
+
+    def given(self, argv: Sequence[str]) -> list[str]:
+        """The flags in `argv`, which `parse` has taken, by their first spelling: defaults do not count."""
+        absent = object()
+        blank = argparse.Namespace(**{action.dest: absent for action in self._actions})
+        values = vars(self.parse_known_args(argv, blank)[0])
+        flags = [action for action in self._actions if action.option_strings]
+        return [action.option_strings[0] for action in flags if values[action.dest] is not absent]
 
     def _takes(self, word: str) -> bool:
         name = word.partition("=")[0]

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from radixlang.cli.bench import above_zero, add_workload_flags, count, counts, share, words
-from radixlang.cli.parser import Parser
+from radixlang.cli.bench import add_workload_flags, count, counts, seconds, share, words
+from radixlang.cli.parser import Parser, check_output
 from radixlang.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def build_parser() -> Parser:
         metavar="NAMES",
         help="random, round-robin, least-loaded, cache-aware; separated by commas (round-robin)",
     )
-    cluster.add_argument("--window", type=above_zero, default=0.1, help="seconds until routers hear answers (0.1)")
+    cluster.add_argument("--window", type=seconds, default=0.1, help="seconds until routers hear answers (0.1)")
     engine = parser.add_argument_group("Engine (where it differs from the recorded one)")
     engine.add_argument("--policy", type=words, default=(), metavar="NAMES", help="eviction orders to compare")
     engine.add_argument("--memory-share", type=share, help="KV memory as a share of each workload's working set")
@@ -65,12 +65,12 @@ def build_parser() -> Parser:
 
 def run(argv: Sequence[str]) -> int:
     """Simulate and print."""
-    args = build_parser().parse(argv)
+    parser = build_parser()
+    args = parser.parse(argv)
+    _check_given(parser.given(argv))
     for name in ("json", "save_costs"):
-        path = getattr(args, name)
-        if path is not None and not path.absolute().parent.is_dir():
-            flag = name.replace("_", "-")
-            raise ConfigError(f"--{flag} {path} cannot be written: its folder does not exist.")
+        if getattr(args, name) is not None:
+            check_output(f"--{name.replace('_', '-')}", getattr(args, name))
     if args.costs is None and args.validate is None:
         raise ConfigError("--costs is required: a file that `radixlang bench prefix --record FILE` has written.")
     from radixlang.simulate.cost import EngineModel
@@ -97,6 +97,21 @@ def run(argv: Sequence[str]) -> int:
         report.write(args.json)
         print(f"\nAll figures: {args.json}", file=sys.stderr)
     return 0
+
+
+#: what the check of a record goes by; it has its own load and engine
+_OF_VALIDATION = frozenset(("--validate", "--costs", "--save-costs", "--json", "--exact"))
+#: what a trace says itself
+_IN_TRACE = frozenset(("--workload", "--scale", "--concurrency", "--rate", "--think", "--prompt-seed"))
+
+
+def _check_given(given: list[str]) -> None:
+    """Refuse what would have no effect."""
+    for flag in given:
+        if "--validate" in given and flag not in _OF_VALIDATION:
+            raise ConfigError(f"{flag} must be left out with --validate, which plays the record's own runs again.")
+        if "--trace" in given and flag in _IN_TRACE:
+            raise ConfigError(f"{flag} must be left out with --trace, which holds prompts, lengths and times.")
 
 
 def settings_of(args: argparse.Namespace, limits: SchedulerLimits) -> Settings:

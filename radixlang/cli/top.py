@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from radixlang.bearer import bearer
 from radixlang.cli.parser import Parser
 from radixlang.errors import ConfigError, RadixLangError, from_status
 
@@ -93,17 +94,16 @@ class Watched:
 
         self.url = url.rstrip("/").removesuffix("/v1")
         self._client = httpx.Client(timeout=10, transport=transport, trust_env=False)
-        self._keys = {False: api_key, True: admin_key or api_key}
+        key = bearer(api_key)
+        self._headers = {False: key, True: bearer(admin_key, "--admin-api-key") or key}
         self.notes: dict[str, str] = {}
         """by path, why there is nothing"""
 
     def _get(self, path: str, admin: bool = False) -> httpx.Response:
         import httpx
 
-        key = self._keys[admin]
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
         try:
-            return self._client.get(f"{self.url}{path}", headers=headers)
+            return self._client.get(f"{self.url}{path}", headers=self._headers[admin])
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise RadixLangError(
                 f"No server answers at {self.url} ({error}); start one with `radixlang serve`, or say --url."
@@ -121,12 +121,13 @@ class Watched:
         except ValueError as error:
             raise RadixLangError(f"{self.url}/metrics is not Prometheus text: {error}.") from None
 
-    def details(self, path: str) -> dict[str, Any] | None:
-        """JSON of a route that not every server has, or opens to everybody; None when it cannot be had."""
+    def details(self, path: str, field: str) -> dict[str, Any] | None:
+        """JSON of a route that not every server has, or opens to everybody; None when it cannot be had. Ours has
+        `field`."""
         reply = self._get(path, admin=True)
-        if reply.status_code == 200:
-            value: dict[str, Any] = reply.json()
-            return value
+        facts = _facts(reply)
+        if field in facts:
+            return facts
         needs_key = "needs the server's key: --api-key or --admin-api-key"
         self.notes[path.partition("?")[0]] = (
             needs_key if reply.status_code == 401 else f"not served (status {reply.status_code})"
@@ -135,11 +136,20 @@ class Watched:
 
     def name(self) -> str:
         reply = self._get("/model_info")
-        facts = reply.json() if reply.status_code == 200 else {}
+        facts = _facts(reply)
         return _plain(str(facts.get("served_model_name") or facts.get("model_path") or self.url))
 
     def close(self) -> None:
         self._client.close()
+
+
+def _facts(reply: httpx.Response) -> dict[str, Any]:
+    """The JSON object of an answer; nothing of a refusal, or of a page that something in between has sent."""
+    try:
+        value = reply.json() if reply.status_code == 200 else {}
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 # ---- drawing ----
@@ -260,10 +270,10 @@ def frame(server: Watched, name: str, seen: deque[Metrics], runs: int) -> Render
         Text.assemble((name, "bold"), (f"  {server.url}  {time.strftime('%H:%M:%S')}", "dim")),
         Columns([_figures(seen), _latencies(seen)], padding=(0, 4)),
     ]
-    requests = server.details("/requests")
+    requests = server.details("/requests", "running")
     if requests is not None and requests["running"]:
         parts.append(_requests(requests, 8))
-    tree = server.details(f"/cache_tree?limit={runs}&head=24") if runs else None
+    tree = server.details(f"/cache_tree?limit={runs}&head=24", "runs") if runs else None
     if tree is not None:
         parts.append(_tree(tree))
     parts += [Text(f"{path} {why}", "yellow") for path, why in server.notes.items()]

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from radixlang.cli.parser import Parser
+from radixlang.cli.parser import Parser, check_output
 from radixlang.errors import ConfigError
 
 #: seconds between looks at programs that still run when the file has ended
@@ -57,8 +57,7 @@ def run(argv: Sequence[str]) -> int:
     if args.graph:
         return _print_graphs(file, given)
     output = Path(args.output) if args.output else Path(f"{file.stem}.trace.html")
-    if not output.absolute().parent.is_dir():
-        raise ConfigError(f"The folder of --output {args.output!r} does not exist.")
+    check_output("--output", output)
 
     from radixlang.lang.page import page
     from radixlang.lang.record import keeping

@@ -18,7 +18,7 @@ from radixlang.engine.recorder import StepRecorder
 from radixlang.errors import EngineDeadError, RadixLangError, RequestError
 from radixlang.executor import Executor
 from radixlang.log import get_logger
-from radixlang.messages import Abort, Control, Drain, Failed, Generate, Opened, Reply, Stopped, pack_ids
+from radixlang.messages import Abort, Control, Drain, Failed, Generate, Opened, Reply, Stats, Stopped, pack_ids
 from radixlang.plan import StepPlan
 from radixlang.scheduler.scheduler import Scheduler
 
@@ -72,7 +72,8 @@ class EngineLoop:
         self._running: tuple[StepPlan, Any] | None = None
         self._steps = 0
         self._stats_sent = 0.0
-        self._idle_told = False
+        self._told: Stats | None = None
+        """the last snapshot"""
         self._answers: list[Any] = []
         """what the messages of this turn brought about, to be sent together"""
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -100,7 +101,7 @@ class EngineLoop:
         try:
             while not (self.draining and self._quiet):
                 self.turn()
-            self._send_stats(idle=True)
+            self._send_stats(self.scheduler.stats(self.clock()), idle=True)
             self.sender.send(Stopped())
         finally:
             self.scheduler.close()
@@ -225,7 +226,7 @@ class EngineLoop:
         try:
             self._answers.append(Reply(message.id, True, method(**message.arguments)))
         except RequestError as error:
-            self._answers.append(Reply(message.id, False, str(error), error.status))
+            self._answers.append(Reply(message.id, False, str(error), error.status, error.param))
         except Exception as error:
             log.error("control %s failed", message.method, exc_info=error)
             self._answers.append(Reply(message.id, False, f"{message.method} failed: {error}"))
@@ -262,13 +263,13 @@ class EngineLoop:
     def _report(self) -> None:
         now = self.clock()
         if self._quiet:
-            if not self._idle_told:
-                self._idle_told = True
-                self._send_stats(idle=True)
+            # What an idle engine shows changes too: by a flush, the end of a pin, a write to storage.
+            stats = self.scheduler.stats(now)
+            if stats != self._told:
+                self._send_stats(stats, idle=True)
             return
-        self._idle_told = False
         if now - self._stats_sent >= STATS_INTERVAL:
-            self._send_stats(idle=False)
+            self._send_stats(self.scheduler.stats(now), idle=False)
         if self.log_interval and self._steps % self.log_interval == 0 and self._steps:
             g = self.scheduler.stats(now).gauges
             log.info(
@@ -280,7 +281,6 @@ class EngineLoop:
                 g["gen_throughput"],
             )
 
-    def _send_stats(self, idle: bool) -> None:
-        self._stats_sent = self.clock()
-        stats, times = self.scheduler.stats(self._stats_sent), self.scheduler.take_times()
-        self.sender.send(msgspec.structs.replace(stats, idle=idle, times=times))
+    def _send_stats(self, stats: Stats, idle: bool) -> None:
+        self._stats_sent, self._told = self.clock(), stats
+        self.sender.send(msgspec.structs.replace(stats, idle=idle, times=self.scheduler.take_times()))

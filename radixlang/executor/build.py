@@ -14,7 +14,7 @@ from radixlang.attention import BACKENDS, EXACT_BACKENDS, AttentionBackend
 from radixlang.config import Config
 from radixlang.errors import ConfigError
 from radixlang.executor import EngineShape, exactness
-from radixlang.executor.host_tier import add_host_tier, check_host_size, host_slots, kv_identity
+from radixlang.executor.host_tier import add_host_tier, check_tier_sizes, host_slots, kv_identity
 from radixlang.executor.launch import DeviceExecutor
 from radixlang.executor.shapes import Shape, graph_bytes, graph_shapes, prompt_tokens
 from radixlang.log import get_logger
@@ -99,7 +99,7 @@ def build_executor(
     )
     check_rows(running, wanted, spec.context_length, free_host_memory())
     kv_page = spec.kv_bytes_per_token(kv_dtype.itemsize) * page_size
-    check_host_size(config, kv_page)
+    check_tier_sizes(config, kv_page)
     parallel = connect(rank, ranks, meeting, platform.device)
     if ranks > 1:
         clock.note("ranks")

@@ -10,11 +10,11 @@ from radixlang.scheduler.request import Request
 from radixlang.scheduler.rows import Rows
 
 
-def _common(request: Request) -> dict[str, Any]:
+def _common(request: Request, sign: int) -> dict[str, Any]:
     return {
         "rid": request.rid,
         "received": request.received,
-        "priority": request.priority,
+        "priority": sign * request.priority,
         "prompt_tokens": request.prompt_length,
         "limit": request.limit,
         "constrained": request.grammar is not None,
@@ -22,19 +22,19 @@ def _common(request: Request) -> dict[str, Any]:
     }
 
 
-def _running(request: Request, rows: Rows) -> dict[str, Any]:
-    return _common(request) | {
+def _running(request: Request, rows: Rows, sign: int) -> dict[str, Any]:
+    return _common(request, sign) | {
         "cached_tokens": request.cached_tokens,
         "computed_tokens": int(rows.computed[request.row]),
         "tokens": rows.known(request),
     }
 
 
-def _waiting(request: Request) -> dict[str, Any]:
-    return _common(request) | {"tokens": request.tokens.size, "waits": list(request.waits)}
+def _waiting(request: Request, sign: int) -> dict[str, Any]:
+    return _common(request, sign) | {"tokens": request.tokens.size, "waits": list(request.waits)}
 
 
-def overview(rows: Rows, queue: WaitingQueue, limit: int) -> dict[str, Any]:
+def overview(rows: Rows, queue: WaitingQueue, limit: int, low_values_first: bool = False) -> dict[str, Any]:
     """`running` and `waiting`: up to `limit` requests each, with `num_running` and `num_waiting` there are.
 
     Of each `rid`, `received` (seconds since the epoch), `priority`, `prompt_tokens`, `tokens` (prompt and answer
@@ -42,9 +42,11 @@ def overview(rows: Rows, queue: WaitingQueue, limit: int) -> dict[str, Any]:
     `computed_tokens` (their KV is there, or launched), of those that wait `waits` (what must come first; nothing:
     room).
     """
+    # As the client sent it: inside, the higher value is always the more urgent one.
+    sign = -1 if low_values_first else 1
     return {
-        "running": [_running(request, rows) for request in islice(rows.running.values(), limit)],
-        "waiting": [_waiting(request) for request in islice(queue, limit)],
+        "running": [_running(request, rows, sign) for request in islice(rows.running.values(), limit)],
+        "waiting": [_waiting(request, sign) for request in islice(queue, limit)],
         "num_running": len(rows.running),
         "num_waiting": len(queue),
     }

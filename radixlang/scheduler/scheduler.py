@@ -313,7 +313,7 @@ class Scheduler:
 
     def overview(self, limit: int) -> dict[str, Any]:
         """Where the first `limit` running and the first `limit` waiting requests are."""
-        return overview(self.rows, self.queue, limit)
+        return overview(self.rows, self.queue, limit, self.limits.low_values_first)
 
     def take_times(self) -> dict[str, list[float]]:
         """Durations in seconds since the last call, by the name of their histogram on the metrics page."""

@@ -429,7 +429,10 @@ class Hub:
         if message.ok:
             future.set_result(message.value)
         else:
-            future.set_exception(from_status(message.status, str(message.value)))
+            error = from_status(message.status, str(message.value))
+            if isinstance(error, RequestError):
+                error.param = message.param
+            future.set_exception(error)
 
     def _on_stats(self, message: Stats) -> None:
         self.metrics.update(message)

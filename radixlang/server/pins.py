@@ -43,10 +43,16 @@ class UnpinBody(msgspec.Struct, kw_only=True):
     id: PinName | Annotated[list[PinName], Meta(max_length=65536)]
 
 
-def _prompt(hub: Hub, body: PinBody) -> GenerateRequest:
+def _field(body: PinBody) -> str:
+    """Which one holds the prompt."""
     given = [name for name in ("text", "input_ids", "messages") if getattr(body, name) is not None]
     if len(given) != 1:
         raise RequestError("Exactly one of text, input_ids and messages is required.", "text")
+    return given[0]
+
+
+def _prompt(hub: Hub, body: PinBody) -> GenerateRequest:
+    _field(body)
     if body.messages is None:
         return GenerateRequest(text=body.text, input_ids=body.input_ids)
     # Without the words that open the answer: further messages may follow.
@@ -70,16 +76,20 @@ async def make_pin(hub: Hub, body: PinBody) -> tuple[dict[str, Any], int]:
     request.namespace = namespace_of(body.extra_key, body.cache_salt)
     (sequence,) = await hub.generate(request).collect()
     size = sequence.prompt_tokens
-    page = hub.info["page_size"]
+    page, field = hub.info["page_size"], _field(body)
     if size < page:
-        raise RequestError(f"The prompt has {size} tokens, but only whole pages of {page} are cached.")
+        raise RequestError(f"The prompt has {size} tokens, but only whole pages of {page} are cached.", field)
     most = int(cache.max_pinned_fraction * (hub.info["max_total_num_tokens"] // page)) * page
     if size - size % page > most:
-        raise RequestError(f"The prompt has {size} tokens, but --max-pinned-fraction allows pins {most} together.")
+        raise RequestError(
+            f"The prompt has {size} tokens, but --max-pinned-fraction allows pins {most} together.", field
+        )
     pins = await hub.control("pins", name=name)
     if pins:
         return {key: pins[0][key] for key in ("id", "tokens", "expires")}, size
-    raise OverloadedError("The pin had to give way at once to running requests; try again later.")
+    raise OverloadedError(
+        "The pin has ended already: its ttl was over, or it gave way to running requests; try again later."
+    )
 
 
 async def remove_pins(hub: Hub, names: str | list[str]) -> int:

@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 
 from radixlang.bench.steps import Work
+from radixlang.config import MOST_RUNNING
 from radixlang.errors import ConfigError
 from radixlang.scheduler import SchedulerLimits
 
@@ -137,7 +138,7 @@ def check_limits(limits: SchedulerLimits) -> None:
         ("page-size", limits.page_size, 1, 128),
         ("max-total-tokens", limits.capacity, 8 * limits.page_size, 1 << 31),
         ("context-length", limits.context_length, 2, 1 << 31),
-        ("max-running-requests", limits.max_running_requests, 1, 1 << 16),
+        ("max-running-requests", limits.max_running_requests, 1, MOST_RUNNING),
     ):
         if not least <= value <= most:
             raise ConfigError(f"--{flag} must be between {least:,} and {most:,} (whole pages), got {value:,}.")

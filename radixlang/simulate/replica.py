@@ -134,7 +134,11 @@ class Replica:
         message = Generate(str(job.id), pack_ids(job.prompt), sampling, received=job.arrival)
         failed = self.scheduler.add(message, self.time)
         if failed is not None:
-            raise ConfigError(f"The simulated engine refuses a request: {failed.message}")
+            why = failed.message.rstrip(".")
+            raise ConfigError(
+                f"The simulated engine refused a request ({why}); lower --scale, raise --context-length or "
+                "--max-total-tokens, or leave this workload or trace out."
+            )
 
     def _tokens(self, flight: _Flight) -> Ints:
         """What the step draws: in each row the text's token at its position."""

@@ -209,7 +209,7 @@ def test_command_line_errors(tmp_path: Path) -> None:
         ([], "takes one of"),
         (["nothing"], "got 'nothing'"),
         (["step", "--batch-sizes", "1,0"], "at least 1"),
-        (["serving", "--request-rate", "0"], "above 0"),
+        (["serving", "--request-rate", "0"], "at least 0.000001, or inf"),
         (["throughput", "--json", str(tmp_path / "no" / "x.json")], "its folder does not exist"),
         (["throughput", "--json", str(tmp_path)], "it is a folder"),
         (["prefix", "--record", str(tmp_path / "no" / "x")], "--record .* its folder does not exist"),

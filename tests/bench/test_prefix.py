@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from radixlang.bench.prefix_http import measure_server
 from radixlang.bench.steps import Work
 from radixlang.cli import bench
 from radixlang.config import Config
-from radixlang.errors import ConfigError
+from radixlang.errors import ConfigError, EngineError
 from tests.server.fakes import FakeEngine, live
 
 SMALL = {"scale": 0.03, "concurrency": 3}
@@ -89,14 +90,28 @@ def test_a_server_is_played_to() -> None:
         measure_server("http://127.0.0.1:9", None, 200, settings)
 
 
+def test_a_server_that_refuses_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    settings = prefix.Settings(("self-consistency",), sessions=2, **SMALL)
+    with live(engine=FakeEngine()) as server, pytest.raises(EngineError, match="outside the vocabulary"):
+        measure_server(server.base, None, 1 << 30, settings)
+    gc.collect()
+    assert not [record for record in caplog.records if record.name == "asyncio"]
+
+
 def test_what_cannot_be_run_is_said_before_anything_loads(tmp_path: Path) -> None:
     for argv, words in (
         (["--workload", "chat,x"], "'x' is not known"),
         (["--policy", "best"], "Unknown eviction order 'best'"),
         (["--memory-share", "0"], "above 0"),
-        (["--think", "-1"], "0 or more"),
+        (["--think", "-1"], "from 0 to 1000000"),
         (["--record", str(tmp_path / "no" / "x")], "its folder does not exist"),
-        (["--base-url", "http://x", "--policy", "lru"], "need an engine"),
+        (["--rate", "1e-300"], "--rate: must be at least 0.000001, or inf"),
+        (["--prompt-seed", "x"], "--prompt-seed: must be a whole number, got 'x'"),
+        (["--scale", "x"], "--scale: must be a number, got 'x'"),
+        (["--base-url", "http://x"], "--model-path needs an engine, not a server at --base-url"),
+        (["--vocab-size", "9"], "--vocab-size needs --base-url"),
+        (["--disable-radix-cache"], "--disable-radix-cache must be left out"),
+        (["--cache-dir", "x"], "--cache-dir needs a server"),
         (["--tp-size", "2"], "runs one rank"),
     ):
         with pytest.raises(ConfigError, match=words):

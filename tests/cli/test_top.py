@@ -76,6 +76,8 @@ def test_quantiles_are_those_of_what_is_new() -> None:
         (["--interval", "0"], "--interval must be"),
         (["--runs", "-1"], "--runs must be"),
         (["--url", "http://127.0.0.1:9", "--once"], "No server answers"),
+        (["--api-key", "a\nb", "--once"], "--api-key must be one line"),
+        (["--admin-api-key", " a", "--once"], "--admin-api-key must be one line"),
     ],
 )
 def test_it_says_what_is_wrong(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,9 +91,12 @@ def test_any_server_with_metrics_will_do() -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         if request.url.path == "/metrics":
             return httpx.Response(200, text='sglang:num_running_reqs{model_name="x"} 3.0\n')
-        return httpx.Response(404, json={})
+        assert request.headers.raw[-1] == (b"Authorization", "Bearer schlüssel".encode())
+        # What stands before a server may answer everything with a page of its own.
+        pages = {"/cache_tree": httpx.Response(200, text="<html>"), "/requests": httpx.Response(200, json=[1])}
+        return pages.get(request.url.path, httpx.Response(404, json={}))
 
-    watched = top.Watched("http://other", transport=httpx.MockTransport(answer))
+    watched = top.Watched("http://other", "schlüssel", transport=httpx.MockTransport(answer))
     text = drawn(next(top.frames(watched, 1.0, 5)))
     assert "running" in text
-    assert "/cache_tree not served (status 404)" in text
+    assert "/cache_tree not served (status 200)" in text

@@ -110,10 +110,14 @@ def test_bad_sizes_stop_the_start(tmp_path: Path) -> None:
     ("options", "words"),
     [
         ({"max_total_tokens": 16}, "--max-total-tokens 16 is too small: at least 128 tokens"),
-        ({"max_running_requests": 10**9}, "--max-running-requests 1000000000 needs .* GiB of host memory"),
+        ({"max_running_requests": 60_000}, r"--max-running-requests 60000 needs 0\.1 GiB of host memory"),
         (
             {"hicache_size": 1e-7, "enable_hierarchical_cache": True},
             r"--hicache-size 1e-07 \(GB\) would not hold one page of KV, which has 0.0\d+ MB",
+        ),
+        (
+            {"cache_dir": "d", "cache_dir_size": 1e-6},
+            r"--cache-dir-size 1e-06 \(GB\) would not hold one page of KV, .* or set 0 for no limit",
         ),
     ],
 )
@@ -121,5 +125,6 @@ def test_sizes_that_cannot_work_are_said_before_weights_load(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], words: str
 ) -> None:
     monkeypatch.setattr("radixlang.executor.build.load_model", lambda *_: pytest.fail("the weights were loaded"))
+    monkeypatch.setattr("radixlang.executor.build.free_host_memory", lambda: 2**20)
     with pytest.raises(ConfigError, match=words):
         build(tmp_path, **options)

@@ -306,7 +306,8 @@ def test_trace_prints_graphs(program: Path, capsys: pytest.CaptureFixture[str]) 
     ("argv", "said"),
     [
         (["nothing.py"], "There is no file 'nothing.py'"),
-        (["program.py", "-o", "no/out.html"], "The folder of --output"),
+        (["program.py", "-o", "no/out.html"], "out.html cannot be written: its folder does not exist"),
+        (["program.py", "-o", "."], "cannot be written: it is a folder"),
         (["empty.py"], "ran no program"),
         (["--graph", "empty.py"], "defines no program"),
     ],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from radixlang.scheduler import SchedulerLimits
 from tests.scheduler.driver import Driver
 
@@ -27,3 +29,12 @@ def test_running_and_waiting_requests_are_told_apart() -> None:
     run.finish()
     assert run.scheduler.overview(limit=8)["num_running"] == 0
     assert run.scheduler.cache_tree(limit=8)["nodes"] > 0
+
+
+def test_priorities_are_those_that_clients_sent() -> None:
+    run = Driver(replace(LIMITS, policy="priority", low_values_first=True), depth=0)
+    for rid, priority in (("a", 3), ("b", 2), ("c", -1)):
+        run.add(rid, [1, 2, 3, 4], max_new_tokens=6, priority=priority)
+    run.step()
+    view = run.scheduler.overview(limit=8)
+    assert {one["rid"]: one["priority"] for one in view["running"] + view["waiting"]} == {"a": 3, "b": 2, "c": -1}

@@ -194,7 +194,7 @@ class FakeEngine:
         try:
             return Reply(message.id, True, work())
         except RequestError as error:
-            return Reply(message.id, False, str(error), error.status)
+            return Reply(message.id, False, str(error), error.status, error.param)
 
     def _requests(self, limit: int) -> dict[str, Any]:
         def facts(run: Running) -> dict[str, Any]:

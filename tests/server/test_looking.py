@@ -94,7 +94,9 @@ def test_namespaces_are_taken_apart(pair: tuple[str, str]) -> None:
 def test_bad_questions_are_refused(shown: Live, query: str, param: str) -> None:
     reply = shown.http.get(f"/cache_tree?{query}")
     assert reply.status_code == 400, reply.text
-    assert reply.json()["error"]["message"].startswith(param)
+    error = reply.json()["error"]
+    assert error["message"].startswith(param)
+    assert error["param"] == param
 
 
 def test_what_is_gone_is_a_404(shown: Live) -> None:

@@ -54,7 +54,9 @@ def test_refusals(server: Live, body: dict[str, object], words: str) -> None:
 def test_a_prompt_that_cannot_be_pinned_is_refused_under_a_pin_that_is_there_too() -> None:
     with live(max_pinned_fraction=0.1) as server:
         server.ok("/pin", {"text": LONG, "id": "there"})
-        assert "whole pages of 16" in server.refused("/pin", {"text": "short", "id": "there"})["message"]
+        refused = server.refused("/pin", {"text": "short", "id": "there"})
+        assert "whole pages of 16" in refused["message"]
+        assert refused["param"] == "text"
         most = 25 * 16  # a tenth of 256 pages
         server.ok("/pin", {"input_ids": [97] * (most + 15)})
         refused = server.refused("/pin", {"input_ids": [97] * (most + 16), "id": "there"})

@@ -33,7 +33,8 @@ def costs(tmp_path: Path) -> Path:
 
 def facts_of(argv: list[str], tmp_path: Path) -> dict[str, dict]:
     out = tmp_path / "out.json"
-    assert simulate.run([*argv, "--scale", "0.2", "--json", str(out), "--processes", "1"]) == 0
+    scale = [] if "--trace" in argv else ["--scale", "0.2"]
+    assert simulate.run([*argv, *scale, "--json", str(out), "--processes", "1"]) == 0
     return json.loads(out.read_text())["facts"]
 
 
@@ -128,7 +129,14 @@ def test_complaints(costs: Path, tmp_path: Path) -> None:
         ([*with_costs, "--validate", str(costs)], "is no record"),
         (["--validate", str(costs), "--save-costs", str(tmp_path / "x")], "--save-costs needs --costs"),
         ([*with_costs, "--json", str(tmp_path / "no" / "x")], "its folder does not exist"),
-        ([*with_costs, "--context-length", "100"], "context length"),
+        ([*with_costs, "--json", str(tmp_path)], "--json .* cannot be written: it is a folder"),
+        (
+            [*with_costs, "--context-length", "100"],
+            r"length is 100\); lower --scale, raise --context-length",
+        ),
+        ([*with_costs, "--trace", str(nothing), "--rate", "5"], "--rate must be left out with --trace"),
+        (["--validate", str(costs), "--policy", "lru"], "--policy must be left out with --validate"),
+        ([*with_costs, "--window", "1e-300"], "--window: must be from 0.001 to 1000000 seconds"),
         (["--validate", str(tmp_path / "none")], "--validate .*none cannot be read"),
         ([*with_costs, "--replicas", "1,x"], "--replicas: must be whole numbers separated by commas"),
         ([*with_costs, "--scale", "inf"], "--scale: must be above 0 and at most 1000"),

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
+from radixlang.bearer import bearer
 from radixlang.errors import BackendError, ConfigError, RadixLangError
 from radixlang.lang import loop
 from radixlang.lang.backends.native import NativeBackend, template_of_facts
@@ -33,7 +34,8 @@ class RuntimeEndpoint(NativeBackend):
     """The server at `base_url`. `verify` is a file with the certificates to trust, or False.
 
     Raises:
-        ConfigError: no URL. BackendError: there is no server, or it refuses the key.
+        ConfigError: no URL, or a key that no header can hold. BackendError: there is no server, or it refuses
+            the key.
     """
 
     def __init__(
@@ -48,7 +50,7 @@ class RuntimeEndpoint(NativeBackend):
             raise ConfigError(f"base_url must begin with http:// or https://, got {base_url!r}.")
         self.base_url = base_url.rstrip("/")
         self.name = f"The server at {self.base_url}"
-        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._headers = bearer(api_key, "api_key")
         self._verify = verify
         self._http: httpx.AsyncClient | None = None
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -1,0 +1,52 @@
+"""What the loop tells others while it has nothing to do; a fake executor, no model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from radixlang.channel import LocalChannel
+from radixlang.engine import loop as module
+from radixlang.engine.loop import EngineLoop
+from radixlang.messages import Control, Generate, PinWish, Stats, pack_ids
+from radixlang.sampling_params import SamplingParams
+from radixlang.scheduler.limits import SchedulerLimits
+from radixlang.scheduler.scheduler import Scheduler
+from tests.fakes import FakeExecutor
+
+
+def test_an_idle_engine_shows_what_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "IDLE_WAIT", 0.0)
+    limits = SchedulerLimits(
+        num_pages=40, page_size=4, context_length=100, max_running_requests=4, vocab_size=29, random_seed=1
+    )
+    inbox, outbox, now = LocalChannel(), LocalChannel(), [0.0]
+    executor = FakeExecutor(40, 4, 5, 100)
+    loop = EngineLoop(executor, Scheduler(limits), inbox, outbox, {}, clock=lambda: now[0])
+
+    def told(message: Any = None) -> dict[str, float] | None:
+        """Gauges of the last snapshot of some turns, the first of which gets the message."""
+        if message is not None:
+            inbox.send(message)
+        for _ in range(8):
+            loop.turn()
+        seen = [message for message in outbox.receive(0) if isinstance(message, Stats)]
+        return seen[-1].gauges if seen else None
+
+    sampling = SamplingParams(max_new_tokens=0, temperature=0.0)
+    for rid, first in (("a", 3), ("b", 5)):
+        gauges = told(Generate(rid, pack_ids([first] * 9), sampling, pin=PinWish(rid, 60)))
+    assert gauges is not None
+    assert gauges["kv_pinned_tokens"] == 16
+    assert told() is None
+    assert told(Control(1, "pins")) is None
+    for change, left in ((Control(2, "unpin", {"names": ["a"]}), 8), (None, 0)):
+        gauges = told(change)
+        assert gauges is not None
+        assert gauges["kv_pinned_tokens"] == left
+        now[0] += 100  # the other one's time is over
+    gauges = told(Control(3, "flush_cache"))
+    assert gauges is not None
+    assert gauges["kv_evictable_tokens"] == 0
+    assert told() is None
