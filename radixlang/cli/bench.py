@@ -97,7 +97,7 @@ def share(text: str) -> float:
 
 def temperature(text: str) -> float:
     """A finite number that is not negative."""
-    value = float(text)
+    value = _number(text)
     if not 0 <= value < float("inf"):
         raise argparse.ArgumentTypeError(f"must be 0 or more, got {text}")
     return value
