@@ -391,7 +391,8 @@ def decode_attention(
     q [T, heads, D], any strides but a dense D; caches [pages, page, kv_heads, D]; page_table [., .] int32;
     rows, lengths [B] int32; query_starts [B + 1] int32. Returns a new [T, heads, D]; a row of length 0 gives
     zeros, tokens of no row are left unwritten. Where `max_query` is 1 each row has exactly one token, row i the
-    i-th, and `query_starts` is not read. Meant for max_query * heads / kv_heads ≤ `MAX_DECODE_ROWS`; beyond that `extend_attention` is faster.
+    i-th, and `query_starts` is not read. Meant for
+    max_query * heads / kv_heads ≤ `MAX_DECODE_ROWS`; beyond that `extend_attention` is faster.
     With `prefixes`, which are for one query a row and no window, the rows go on from there.
     """
     return _launch(
