@@ -153,7 +153,7 @@ class Hub:
         for i, request in enumerate(batch):
             if i % YIELD_EVERY == YIELD_EVERY - 1:
                 await asyncio.sleep(0)  # a long list must not keep the others waiting
-            prompts.append(token_array(await self._prompt_ids(request)))
+            prompts.append(token_array(await self.prompt_ids(request)))
         fitted = [self.limits.fit(*pair) for pair in zip(batch, prompts, strict=True)]
         # Waiting for the tokenizer let others run: look again before anything is sent.
         self.check_open()
@@ -173,7 +173,12 @@ class Hub:
             self._close(stream)
             raise RequestError(f"The request holds a value that cannot be passed on: {error}.") from None
 
-    async def _prompt_ids(self, request: GenerateRequest) -> SequenceOf[int]:
+    async def prompt_ids(self, request: GenerateRequest) -> SequenceOf[int]:
+        """The tokens of its prompt.
+
+        Raises:
+            RequestError: there is no prompt, or it is no text or too long for one.
+        """
         if request.input_ids is not None:
             return request.input_ids
         text = request.text

@@ -74,9 +74,9 @@ async def make_pin(hub: Hub, body: PinBody) -> tuple[dict[str, Any], int]:
     request.sampling = SamplingParams(max_new_tokens=0, temperature=0.0)
     request.pin = PinWish(name, body.ttl)
     request.namespace = namespace_of(body.extra_key, body.cache_salt)
-    (sequence,) = await hub.generate(request).collect()
-    size = sequence.prompt_tokens
-    page, field = hub.info["page_size"], _field(body)
+    # Before the prompt is computed, which may take long.
+    request.input_ids = await hub.prompt_ids(request)
+    size, page, field = len(request.input_ids), hub.info["page_size"], _field(body)
     if size < page:
         raise RequestError(f"The prompt has {size} tokens, but only whole pages of {page} are cached.", field)
     most = int(cache.max_pinned_fraction * (hub.info["max_total_num_tokens"] // page)) * page
@@ -84,6 +84,7 @@ async def make_pin(hub: Hub, body: PinBody) -> tuple[dict[str, Any], int]:
         raise RequestError(
             f"The prompt has {size} tokens, but --max-pinned-fraction allows pins {most} together.", field
         )
+    await hub.generate(request).collect()
     pins = await hub.control("pins", name=name)
     if pins:
         return {key: pins[0][key] for key in ("id", "tokens", "expires")}, size

@@ -48,7 +48,9 @@ def test_a_request_may_leave_a_pin(server: Live) -> None:
     ],
 )
 def test_refusals(server: Live, body: dict[str, object], words: str) -> None:
+    seen = len(server.engine.received)
     assert words in server.refused("/pin", body)["message"]
+    assert len(server.engine.received) == seen, "nothing is computed for a pin that is refused"
 
 
 def test_a_prompt_that_cannot_be_pinned_is_refused_under_a_pin_that_is_there_too() -> None:
