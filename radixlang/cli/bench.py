@@ -25,19 +25,22 @@ _KEPT = frozenset({"skip_tokenizer_init", "random_seed"})
 
 def count(text: str) -> int:
     """A flag's value that is at least 1."""
-    return _least(text, 1)
+    return _at_least(1, _whole(text))
 
 
 def count_or_zero(text: str) -> int:
     """A flag's value that is at least 0."""
-    return _least(text, 0)
+    return _at_least(0, _whole(text))
 
 
-def _least(text: str, least: int) -> int:
+def _whole(text: str) -> int:
     try:
-        value = int(text)
+        return int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"must be a whole number, got {text!r}") from None
+
+
+def _at_least(least: int, value: int) -> int:
     if value < least:
         raise argparse.ArgumentTypeError(f"must be at least {least}, got {value}")
     return value
@@ -49,7 +52,7 @@ def counts(text: str) -> tuple[int, ...]:
         values = [int(part) for part in text.split(",")]
     except ValueError:
         raise argparse.ArgumentTypeError(f"must be whole numbers separated by commas, got {text!r}") from None
-    return tuple(count(str(value)) for value in values)
+    return tuple(_at_least(1, value) for value in values)
 
 
 def words(text: str) -> tuple[str, ...]:
@@ -64,59 +67,45 @@ def workloads(text: str) -> tuple[str, ...]:
     return names_of(text)
 
 
-def _number(text: str) -> float:
+def _number(text: str, meant: Callable[[float], bool], rule: str) -> float:
+    """A flag's value that is `meant`, which `rule` says in words."""
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"must be a number, got {text!r}") from None
+    if not meant(value):
+        raise argparse.ArgumentTypeError(f"must be {rule}, got {text}")
+    return value
 
 
 def factor(text: str) -> float:
     """What lengths are multiplied by."""
-    value = _number(text)
-    if not 0 < value <= 1000:
-        raise argparse.ArgumentTypeError(f"must be above 0 and at most 1000, got {text}")
-    return value
+    return _number(text, lambda value: 0 < value <= 1000, "above 0 and at most 1000")
 
 
 def pauses(text: str) -> float:
     """What pauses are multiplied by."""
-    value = _number(text)
-    if not 0 <= value <= 1e6:
-        raise argparse.ArgumentTypeError(f"must be from 0 to 1000000, got {text}")
-    return value
+    return _number(text, lambda value: 0 <= value <= 1e6, "from 0 to 1000000")
 
 
 def share(text: str) -> float:
     """A share of 1, above 0."""
-    value = _number(text)
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"must be above 0 and at most 1, got {text}")
-    return value
+    return _number(text, lambda value: 0 < value <= 1, "above 0 and at most 1")
 
 
 def temperature(text: str) -> float:
     """A finite number that is not negative."""
-    value = _number(text)
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be 0 or more, got {text}")
-    return value
+    return _number(text, lambda value: 0 <= value < float("inf"), "0 or more")
 
 
 def seconds(text: str) -> float:
     """A time that can be waited for, and in which something can happen."""
-    value = _number(text)
-    if not 0.001 <= value <= 1e6:
-        raise argparse.ArgumentTypeError(f"must be from 0.001 to 1000000 seconds, got {text}")
-    return value
+    return _number(text, lambda value: 0.001 <= value <= 1e6, "from 0.001 to 1000000 seconds")
 
 
 def rate(text: str) -> float:
     """Requests or sessions a second; `inf` for all at once."""
-    value = _number(text)
-    if not value >= 1e-6:
-        raise argparse.ArgumentTypeError(f"must be at least 0.000001, or inf, got {text}")
-    return value
+    return _number(text, lambda value: value >= 1e-6, "at least 0.000001, or inf")
 
 
 def _parser(name: str, description: str) -> Parser:

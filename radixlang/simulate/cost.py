@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from radixlang.bench.steps import Work
-from radixlang.config import MOST_RUNNING
+from radixlang.config.rules import MOST_RUNNING
 from radixlang.errors import ConfigError
 from radixlang.scheduler import SchedulerLimits
 
