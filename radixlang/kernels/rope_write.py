@@ -233,11 +233,11 @@ def rope_write(
 ) -> torch.Tensor:
     """Write rotated k and plain v to their slots of the cache; return rotated q, new and dense.
 
-    q [T, heads, D], k and v [T, kv_heads, D], views of a fused projection are fine; cos and sin [positions, R /
-    2] float32 for a rotation of the first R ≤ D dimensions, halves paired (i with i + R / 2); positions [T],
-    None where cos and sin are the tokens' own, and slots [T] = page * page_size + offset; caches [pages, page,
-    kv_heads, D]. With weights [D], q and k heads first get RMSNorm with (weight + weight_offset); both or
-    neither must be given.
+    q [T, heads, D], k and v [T, kv_heads, D], views of a fused projection are fine; cos and sin
+    [positions, R / 2] float32 for a rotation of the first R ≤ D dimensions, halves paired (i with i + R / 2);
+    positions [T], None where cos and sin are the tokens' own; slots [T] = page * page_size + offset; caches
+    [pages, page, kv_heads, D]. With weights [D], q and k heads first get RMSNorm with (weight + weight_offset);
+    both or neither must be given.
     """
     if (q_weight is None) != (k_weight is None):
         raise ValueError("rope_write needs both q_weight and k_weight or neither; pass ones for the other.")

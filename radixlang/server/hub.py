@@ -434,10 +434,7 @@ class Hub:
         if message.ok:
             future.set_result(message.value)
         else:
-            error = from_status(message.status, str(message.value))
-            if isinstance(error, RequestError):
-                error.param = message.param
-            future.set_exception(error)
+            future.set_exception(from_status(message.status, str(message.value), message.param))
 
     def _on_stats(self, message: Stats) -> None:
         self.metrics.update(message)
