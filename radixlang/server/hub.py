@@ -242,7 +242,7 @@ class Hub:
 
     def _register(self, sequences: list[Sequence], rid: str | None, batch: list[GenerateRequest]) -> None:
         for sequence in sequences:
-            if sequence.rid in self._given_up:
+            while sequence.wire in self._given_up or sequence.wire in self._by_wire:
                 self._serial += 1
                 sequence.wire = f"{sequence.rid}~{self._serial}"
             self._by_wire[sequence.wire] = sequence
@@ -265,7 +265,7 @@ class Hub:
         stream.wake()
 
     def _give_up(self, sequence: Sequence) -> None:
-        self._given_up[sequence.rid] = None
+        self._given_up[sequence.wire] = None
         if len(self._given_up) > GIVEN_UP:
             self._given_up.popitem(last=False)
         if self._dead is None:
@@ -445,8 +445,7 @@ class Hub:
 
     def _on_stopped(self, message: Stopped) -> None:
         self.draining = True
-        if self._by_wire:
-            self.fail_all(EngineDeadError("The engine has stopped."))
+        self.fail_all(EngineDeadError("The engine has stopped."))
 
     def fail_all(self, error: RadixLangError | None = None) -> None:
         """The engine is gone: end every stream and every control call with an error, refuse new ones."""
