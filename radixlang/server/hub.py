@@ -260,7 +260,7 @@ class Hub:
             if sequence.finish_reason is None and sequence.wire in self._by_wire:
                 self._forget(sequence)
                 if not sequence.request.probe:
-                    self.metrics.aborted(sequence)
+                    self.metrics.aborted()
                 self._give_up(sequence)
         stream.wake()
 
@@ -421,7 +421,7 @@ class Hub:
             return
         self._forget(sequence)
         if not sequence.request.probe:
-            self.metrics.failed(sequence, message.status)
+            self.metrics.failed(message.status)
         request, param = sequence.request, None
         if message.constraint and request.grammar is not None:
             param = request.grammar_param or request.grammar.kind
@@ -453,7 +453,7 @@ class Hub:
         for sequence in list(self._by_wire.values()):
             self._forget(sequence)
             if not sequence.request.probe:
-                self.metrics.failed(sequence, self._dead.status)
+                self.metrics.failed(self._dead.status)
             sequence.stream.fail(self._death())
         for future in self._replies.values():
             if not future.done():
