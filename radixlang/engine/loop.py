@@ -97,8 +97,8 @@ class EngineLoop:
     # ---- the loop ----
 
     def run(self) -> None:
-        """Serve until a `Drain` has been obeyed. What is raised leaves at once: whoever catches it tells the clients,
-        and they must not wait for what the scheduler's threads have begun."""
+        """Serve until a `Drain` has been obeyed. What is raised leaves at once: whoever catches it tells clients,
+        and these must not wait for what the scheduler's threads have begun."""
         while not (self.draining and self._quiet):
             self.turn()
         self._send_stats(self.scheduler.stats(self.clock()), idle=True)
