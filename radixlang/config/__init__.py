@@ -134,6 +134,11 @@ class CacheConfig:
         "{}", 'JSON object for the storage backend; redis takes "url" and "ttl" (seconds).'
     )
 
+    @property
+    def cache_dir_bytes(self) -> int:
+        """`cache_dir_size` in bytes."""
+        return int(self.cache_dir_size * 1e9)
+
 
 @dataclass(frozen=True)
 class ScheduleConfig:

@@ -20,7 +20,7 @@ def storage_options(config: Config, identity: str = "", page_bytes: int = 0) -> 
         identity=bytes.fromhex(identity),
         page_bytes=page_bytes,
         folder=cache.cache_dir,
-        limit_bytes=int(cache.cache_dir_size * 1e9),
+        limit_bytes=cache.cache_dir_bytes,
         extra=json.loads(cache.hicache_storage_backend_extra_config),
     )
 

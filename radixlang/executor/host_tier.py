@@ -10,6 +10,7 @@ from hashlib import blake2b
 
 import msgspec
 
+from radixlang.cache.tiers.disk import check_limit
 from radixlang.config import Config
 from radixlang.errors import ConfigError
 from radixlang.executor.copies import CpuCopies, CudaCopies
@@ -35,14 +36,14 @@ def check_tier_sizes(config: Config, size: int) -> None:
     Raises:
         ConfigError: see there.
     """
-    instead = {"hicache_size": "leave it out for a share of the device's", "cache_dir_size": "set 0 for no limit"}
-    for name, other in instead.items():
-        given = getattr(config.cache, name)
-        if 0 < given * 1e9 < size:
-            raise ConfigError(
-                f"--{name.replace('_', '-')} {given:g} (GB) would not hold one page of KV, which has "
-                f"{size / 1e6:.3g} MB; raise it, or {other}."
-            )
+    given = config.cache.hicache_size
+    if 0 < given * 1e9 < size:
+        raise ConfigError(
+            f"--hicache-size {given:g} (GB) would not hold one page of KV, which has {size / 1e6:.3g} MB; raise it, "
+            "or leave it out for a share of the device's."
+        )
+    if config.cache.hicache_storage_backend == "file":
+        check_limit(config.cache.cache_dir_bytes, size)
 
 
 def host_slots(config: Config, device: str, size: int, pool_bytes: int, free: int) -> int:

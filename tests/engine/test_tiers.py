@@ -142,6 +142,21 @@ def test_a_restarted_engine_reads_what_the_last_one_wrote(filled, model, prompts
         serving.check()
 
 
+def test_of_a_prompt_larger_than_the_folder_the_beginning_is_kept(tmp_path, model) -> None:
+    """And stays there while its conversation goes on."""
+    rng = random.Random(5)
+    prompt = [rng.randrange(3, VOCAB) for _ in range(180)]
+    options = {"cache_dir": str(tmp_path), "cache_dir_size": 30e-6}
+    with Serving(model, **options) as serving:
+        serving.ask([prompt[:100]])
+        answer, _ = serving.ask([prompt])
+    assert sum(path.stat().st_size for path in entries(tmp_path)) <= 30_000
+    with Serving(model, **options) as serving:
+        again, share = serving.ask([prompt])
+        assert again == answer
+        assert share == 4 * len(entries(tmp_path)) / len(prompt) > 0.3
+
+
 def test_damaged_entries_are_deleted_and_computed(filled, model, prompts, answers) -> None:
     files = entries(filled)
     rng = random.Random(0)

@@ -117,7 +117,7 @@ def test_bad_sizes_stop_the_start(tmp_path: Path) -> None:
         ),
         (
             {"cache_dir": "d", "cache_dir_size": 1e-6},
-            r"--cache-dir-size 1e-06 \(GB\) would not hold one page of KV, .* or set 0 for no limit",
+            r"--cache-dir-size allows 1,000 bytes, but one page of KV takes \d,\d+; raise it, or set 0 for no limit",
         ),
     ],
 )

@@ -15,6 +15,7 @@ import re
 import secrets
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import count
@@ -39,6 +40,8 @@ LATER = 1000
 """nanoseconds by which a page counts as older than the one before it, without which it is worth nothing"""
 LEFTOVER = 3600
 """seconds after which a file that was never renamed is nobody's any more"""
+FUTURE = 3600 * 10**9
+"""nanoseconds by which clocks of servers that share a folder may differ"""
 ROOM = 0.9
 """share of the limit that remains when entries are deleted"""
 LOOK = 0.05
@@ -49,6 +52,21 @@ REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
 """errors of writing that say nothing against reading"""
 ABSENT = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 """there is no entry, or none that this user may read: other servers of the folder may be other users'"""
+
+
+def check_limit(limit: int, page_bytes: int) -> int:
+    """The bytes of an entry, of which a folder of `limit` bytes (0: any) holds at least one.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    entry = HEADER_BYTES + page_bytes
+    if 0 < limit < entry:
+        raise ConfigError(
+            f"--cache-dir-size allows {limit:,} bytes, but one page of KV takes {entry:,}; raise it, or set 0 for no "
+            "limit."
+        )
+    return entry
 
 
 class DiskStorage:
@@ -63,11 +81,7 @@ class DiskStorage:
         self._identity = options.identity
         self._page_bytes = options.page_bytes
         self._limit = options.limit_bytes
-        self._entry_bytes = HEADER_BYTES + options.page_bytes
-        if 0 < self._limit < self._entry_bytes:
-            raise ConfigError(
-                f"--cache-dir-size allows {self._limit:,} bytes, one page takes {self._entry_bytes:,}; raise it."
-            )
+        self._entry_bytes = check_limit(options.limit_bytes, options.page_bytes)
         self._mine = self._root / options.identity[:16].hex()
         self._writer = secrets.token_hex(4)  # process ids repeat where containers share a folder
         self._numbers = count()
@@ -75,6 +89,8 @@ class DiskStorage:
         self._total: int | None = None
         """bytes of all entries as far as we know, None before the first look"""
         self._since_look = 0
+        self._oldest = 0
+        """last use of the entry that would be deleted next, or earlier"""
         self._unwritable_until = 0.0
         self._told_unwritable = False
 
@@ -125,9 +141,6 @@ class DiskStorage:
                 log.warning("the cache entry %s is deleted: %s", path, error)
                 _unlink(path)
                 good = min(good, index)
-        now = time.time_ns()
-        for index, key in enumerate(keys[:good]):
-            _note_use(self._path(key), now - LATER * index)
         return good
 
     def _read(self, path: Path, key: bytes, buffer: Buffer) -> None:
@@ -151,15 +164,17 @@ class DiskStorage:
             return False
         return True
 
-    def write(self, keys: Sequence[bytes], buffers: Sequence[Buffer]) -> int:
+    def write(self, keys: Sequence[bytes], buffers: Sequence[Buffer], behind: Sequence[bytes] = ()) -> int:
         written, now = 0, time.time_ns()
-        for index, (key, buffer) in enumerate(zip(keys, buffers, strict=True)):
+        for index, key in enumerate(behind):
+            _note_use(self._path(key), now - LATER * index)
+        for index, (key, buffer) in enumerate(zip(keys, buffers, strict=True), len(behind)):
             path, used = self._path(key), now - LATER * index
             # Whoever computed the page may have had to because of what is there: existing is not enough.
             if self.exists([key]) and self._whole(path, key):
                 _note_use(path, used)
                 continue
-            if time.monotonic() < self._unwritable_until or not self._make_room():
+            if time.monotonic() < self._unwritable_until or not self._make_room(used):
                 break
             try:
                 self._write(path, key, buffer, used)
@@ -174,6 +189,7 @@ class DiskStorage:
             with self._lock:
                 self._total = (self._total or 0) + self._entry_bytes
                 self._since_look += self._entry_bytes
+                self._oldest = min(self._oldest, used)
         return written
 
     def _write(self, path: Path, key: bytes, buffer: Buffer, used: int) -> None:
@@ -205,27 +221,33 @@ class DiskStorage:
 
     # ---- the limit ----
 
-    def _make_room(self) -> bool:
-        """Delete what was used least recently until another entry fits. → whether it does"""
+    def _make_room(self, used: int) -> bool:
+        """Delete what was used least recently, and before `used`, until another entry fits. → whether it does
+
+        What comes before a page in its prefix was used after it (`LATER`): nothing gives way to its own end.
+        """
         if not self._limit:
             return True
         with self._lock:
             unknown = self._total is None or self._since_look > LOOK * self._limit
             if not unknown and (self._total or 0) + self._entry_bytes <= self._limit:
                 return True
-            entries = sorted(self._entries())
+            if not unknown and used <= self._oldest:
+                return False  # without a look for each page of a prompt that is larger than the folder
+            entries = deque(sorted(self._entries()))
             total = sum(size for _, size, _ in entries)
-            if total + self._entry_bytes > self._limit:
-                for _, size, path in entries:
-                    if total + self._entry_bytes <= ROOM * self._limit:
-                        break
-                    _unlink(path)
-                    total -= size
+            most = ROOM * self._limit if total + self._entry_bytes > self._limit else self._limit
+            while entries and entries[0][0] < used and total + self._entry_bytes > most:
+                _, size, path = entries.popleft()
+                _unlink(path)
+                total -= size
             self._total, self._since_look = total, 0
+            self._oldest = entries[0][0] if entries else used
             return total + self._entry_bytes <= self._limit
 
-    def _entries(self) -> Iterator[tuple[float, int, str]]:
+    def _entries(self) -> Iterator[tuple[int, int, str]]:
         """(last use, bytes, path) of all models' entries; leftovers of crashed writers are removed."""
+        future = time.time_ns() + FUTURE
         for model in _folders(self._root):
             for first in _folders(model):
                 for entry in _scan(first):
@@ -239,7 +261,9 @@ class DiskStorage:
                     if match[1] is not None and time.time() - state.st_mtime > LEFTOVER:
                         _unlink(entry.path)
                         continue
-                    yield state.st_mtime, state.st_size, entry.path
+                    # What no clock of a server can have written would otherwise be there for ever.
+                    at = state.st_mtime_ns if state.st_mtime_ns < future else 0
+                    yield at, state.st_size, entry.path
 
     def close(self) -> None:
         """Nothing is open."""

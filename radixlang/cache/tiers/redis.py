@@ -101,8 +101,10 @@ class RedisStorage:
                 break
         return done
 
-    def write(self, keys: Sequence[bytes], buffers: Sequence[Buffer]) -> int:
+    def write(self, keys: Sequence[bytes], buffers: Sequence[Buffer], behind: Sequence[bytes] = ()) -> int:
         written = 0
+        if behind:
+            self._client.touch(*(self._name(key) for key in reversed(behind)))
         for batch in _batches(list(zip(keys, buffers, strict=True)), self._batch):
             pipeline = self._client.pipeline(transaction=False)
             for key, _ in batch:

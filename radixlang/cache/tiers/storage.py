@@ -63,8 +63,12 @@ class StorageTier(Protocol):
         deleted."""
         ...
 
-    def write(self, keys: Sequence[bytes], buffers: Sequence[Buffer]) -> int:
-        """Keep the pages, those that are there already left alone; → how many were written."""
+    def write(self, keys: Sequence[bytes], buffers: Sequence[Buffer], behind: Sequence[bytes] = ()) -> int:
+        """Keep the pages, those that are there already left alone; → how many were written.
+
+        They follow one another in a prefix, which begins with those `behind`. All count as used now, `keys` or
+        none, and the first most of all: without its beginning a prefix is worth nothing.
+        """
         ...
 
     def close(self) -> None:
