@@ -28,6 +28,44 @@ def _is_text(value: str) -> bool:
     return True
 
 
+def _check_effects(config: Config) -> None:
+    """Refuse what was given in vain: it does nothing beside, or without, another option. Defaults stay silent.
+
+    Raises:
+        ConfigError: names both.
+    """
+    c, s = config.cache, config.schedule
+
+    def given(*names: str) -> list[str]:
+        return [
+            "--" + f.name.replace("_", "-")
+            for group, f, _ in options()
+            if f.name in names and getattr(getattr(config, group), f.name) != f.default
+        ]
+
+    if c.disable_radix_cache:
+        flags = given("radix_eviction_policy", "max_pinned_fraction")
+        if s.schedule_policy in ("lpm", "dfs-weight"):
+            flags.append(f"--schedule-policy {s.schedule_policy}")
+        if flags:
+            raise ConfigError(f"{flags[0]} has no effect with --disable-radix-cache; leave one of the two out.")
+    storage = c.hicache_storage_backend != "none" or bool(c.cache_dir)
+    host = c.enable_hierarchical_cache
+    for flag, there, needs in (
+        *((flag, host, "--enable-hierarchical-cache") for flag in given("hicache_ratio")),
+        *(
+            (flag, host or storage, "--enable-hierarchical-cache, --cache-dir or --hicache-storage-backend")
+            for flag in given("hicache_size", "hicache_write_policy")
+        ),
+        *(
+            (flag, storage, "--cache-dir or --hicache-storage-backend")
+            for flag in given("hicache_storage_prefetch_policy")
+        ),
+    ):
+        if not there:
+            raise ConfigError(f"{flag} has no effect without {needs}; add that, or leave it out.")
+
+
 def resolved(config: Config) -> Config:
     """A copy with the automatic values that need no device.
 
@@ -149,6 +187,7 @@ def resolved(config: Config) -> Config:
     for name in ("schedule_low_priority_values_first", "disable_priority_preemption"):
         if getattr(s, name) and policy != "priority":
             raise ConfigError(f"--{name.replace('_', '-')} needs --enable-priority-scheduling.")
+    _check_effects(config)
     dtype = {"float": "float32", "half": "float16"}.get(m.dtype, m.dtype)
     # Import here: the registries live in the host column, above this module.
     from radixlang.registry import check_name

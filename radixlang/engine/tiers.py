@@ -25,14 +25,14 @@ def storage_options(config: Config, identity: str = "", page_bytes: int = 0) -> 
     )
 
 
-def check_storage(config: Config) -> None:
-    """Before weights load: can the storage be used?
+def check_storage(config: Config, page_bytes: int = 0) -> None:
+    """Before weights load: can the storage be used? As soon as that is known, for pages of so many bytes?
 
     Raises:
         ConfigError: it cannot.
     """
     if config.cache.hicache_storage_backend != "none":
-        STORAGES.get(config.cache.hicache_storage_backend).check(storage_options(config))
+        STORAGES.get(config.cache.hicache_storage_backend).check(storage_options(config, page_bytes=page_bytes))
 
 
 def build_tiers(config: Config, shape: EngineShape, device: DeviceExecutor) -> Tiers | None:

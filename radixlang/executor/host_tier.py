@@ -10,7 +10,6 @@ from hashlib import blake2b
 
 import msgspec
 
-from radixlang.cache.tiers.disk import check_limit
 from radixlang.config import Config
 from radixlang.errors import ConfigError
 from radixlang.executor.copies import CpuCopies, CudaCopies
@@ -30,8 +29,8 @@ LAYOUT = 1
 """of the bytes in a page; see `host_pool`. To be raised with every change"""
 
 
-def check_tier_sizes(config: Config, size: int) -> None:
-    """Refuse a tier that is given less than a page of `size` bytes.
+def check_host_size(config: Config, size: int) -> None:
+    """Refuse host memory for less than a page of `size` bytes.
 
     Raises:
         ConfigError: see there.
@@ -39,11 +38,9 @@ def check_tier_sizes(config: Config, size: int) -> None:
     given = config.cache.hicache_size
     if 0 < given * 1e9 < size:
         raise ConfigError(
-            f"--hicache-size {given:g} (GB) would not hold one page of KV, which has {size / 1e6:.3g} MB; raise it, "
-            "or leave it out for a share of the device's."
+            f"--hicache-size {given:g} (GB) would not hold one page of KV, which has {size / 1e6:.3g} MB; raise "
+            "it, or leave it out for a share of the device's."
         )
-    if config.cache.hicache_storage_backend == "file":
-        check_limit(config.cache.cache_dir_bytes, size)
 
 
 def host_slots(config: Config, device: str, size: int, pool_bytes: int, free: int) -> int:

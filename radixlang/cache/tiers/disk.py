@@ -54,21 +54,6 @@ ABSENT = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryEr
 """there is no entry, or none that this user may read: other servers of the folder may be other users'"""
 
 
-def check_limit(limit: int, page_bytes: int) -> int:
-    """The bytes of an entry, of which a folder of `limit` bytes (0: any) holds at least one.
-
-    Raises:
-        ConfigError: it does not.
-    """
-    entry = HEADER_BYTES + page_bytes
-    if 0 < limit < entry:
-        raise ConfigError(
-            f"--cache-dir-size allows {limit:,} bytes, but one page of KV takes {entry:,}; raise it, or set 0 for no "
-            "limit."
-        )
-    return entry
-
-
 class DiskStorage:
     """A `StorageTier` of files."""
 
@@ -81,7 +66,7 @@ class DiskStorage:
         self._identity = options.identity
         self._page_bytes = options.page_bytes
         self._limit = options.limit_bytes
-        self._entry_bytes = check_limit(options.limit_bytes, options.page_bytes)
+        self._entry_bytes = HEADER_BYTES + options.page_bytes
         self._mine = self._root / options.identity[:16].hex()
         self._writer = secrets.token_hex(4)  # process ids repeat where containers share a folder
         self._numbers = count()
@@ -97,7 +82,7 @@ class DiskStorage:
     @staticmethod
     def check(options: StorageOptions) -> None:
         """Raises:
-        ConfigError: the folder cannot be written to.
+        ConfigError: the folder cannot be written to, or has no room for a page.
         """
         if not options.folder:
             raise ConfigError("--hicache-storage-backend file needs --cache-dir: the folder to keep pages in.")
@@ -113,6 +98,12 @@ class DiskStorage:
                 f"--cache-dir {options.folder} cannot be written to: {reason}; name a folder in which this user "
                 "may make files."
             ) from None
+        entry = HEADER_BYTES + options.page_bytes
+        if options.page_bytes and 0 < options.limit_bytes < entry:
+            raise ConfigError(
+                f"--cache-dir-size allows {options.limit_bytes:,} bytes, but one page of KV takes {entry:,}; "
+                "raise it, or set 0 for no limit."
+            )
 
     def _path(self, key: bytes) -> Path:
         name = key.hex()

@@ -43,8 +43,8 @@ class Link(NamedTuple):
 
 
 def runs(links: Iterable[Link]) -> list[tuple[list[bytes], list[bytes]]]:
-    """(the keys before it, its own) of each run of neighbours among `links`, of which none comes before the one that
-    it follows."""
+    """(the keys before it, its own) of each run of neighbours among `links`, which come in the order of their
+    prefixes."""
     ending: dict[bytes, list[bytes]] = {}
     found = []
     for link in links:

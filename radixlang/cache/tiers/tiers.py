@@ -183,8 +183,8 @@ class Tiers:
     # ---- what happens to the tree ----
 
     def kept(self, keys: Sequence[bytes], pages: Ints, present: int, known: int = 0) -> None:
-        """`pages`, of a prefix from its start on, are in the tree now; the first `present` of them were before, and
-        of the first `known` this has been told."""
+        """`pages`, of a prefix from its start on, are in the tree now; the first `present` of them were before,
+        and the first `known` have been told of."""
         self.host.touch(keys[known:])
         stored = {"write_through": len(keys), "write_through_selective": present, "write_back": 0}[self._policy]
         link = self._link_of[pages[known - 1]] if known else None

@@ -286,7 +286,9 @@ def test_the_end_of_a_prompt_goes_before_its_beginning(tmp_path: Path) -> None:
     assert storage.exists(KEYS) >= 4
 
 
-def test_a_prompt_larger_than_the_folder_keeps_its_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prompt_larger_than_the_folder_keeps_its_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However many calls it takes to write: nothing displaces what comes before it."""
     entry = HEADER_BYTES + SIZE
     storage = DiskStorage(StorageOptions(IDENTITY, SIZE, str(tmp_path), limit_bytes=5 * entry))
