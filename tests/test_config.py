@@ -105,6 +105,13 @@ def test_resolve_names_the_flag(values, flag):
         Config.from_flat(**{"model_path": "m", **values}).resolve()
 
 
+def test_prefix_caching_of_other_servers_scripts_is_the_radix_cache():
+    for flags, off in (([], False), (["--enable-prefix-caching"], False), (["--no-enable-prefix-caching"], True)):
+        assert parse("--model", "m", *flags).resolve().cache.disable_radix_cache == off
+    with pytest.raises(ConfigError, match="--schedule-policy lpm has no effect with --no-enable-prefix-caching"):
+        parse("--model", "m", "--no-enable-prefix-caching", "--schedule-policy", "lpm").resolve()
+
+
 def test_what_has_an_effect_is_taken():
     for values in (
         {"disable_radix_cache": True, "schedule_policy": "priority", "radix_eviction_policy": "lru"},

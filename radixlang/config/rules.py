@@ -43,12 +43,13 @@ def _check_effects(config: Config) -> None:
             if f.name in names and getattr(getattr(config, group), f.name) != f.default
         ]
 
-    if c.disable_radix_cache:
+    off = "--disable-radix-cache" if c.disable_radix_cache else "--no-enable-prefix-caching"
+    if c.disable_radix_cache or not c.enable_prefix_caching:
         flags = given("radix_eviction_policy", "max_pinned_fraction")
         if s.schedule_policy in ("lpm", "dfs-weight"):
             flags.append(f"--schedule-policy {s.schedule_policy}")
         if flags:
-            raise ConfigError(f"{flags[0]} has no effect with --disable-radix-cache; leave one of the two out.")
+            raise ConfigError(f"{flags[0]} has no effect with {off}; leave one of the two out.")
     storage = c.hicache_storage_backend != "none" or bool(c.cache_dir)
     host = c.enable_hierarchical_cache
     for flag, there, needs in (
@@ -178,8 +179,9 @@ def resolved(config: Config) -> Config:
         )
     if storage != "none":
         need(d.tp_size == 1, "tp_size", d.tp_size, "1 with --cache-dir or --hicache-storage-backend")
+    uncached = c.disable_radix_cache or not c.enable_prefix_caching
     if c.enable_hierarchical_cache or storage != "none":
-        need(not c.disable_radix_cache, "disable_radix_cache", "true", "left out with tiers below the cache")
+        need(not uncached, "disable_radix_cache", "true", "left out with tiers below the cache")
     policy = "priority" if s.enable_priority_scheduling and s.schedule_policy == "fcfs" else s.schedule_policy
     if s.enable_priority_scheduling:
         rule = "left out (or priority) with --enable-priority-scheduling"
@@ -217,4 +219,6 @@ def resolved(config: Config) -> Config:
         what = "attention backend of --enable-deterministic-inference" if exact else "attention backend"
         table = "radixlang.attention:EXACT_BACKENDS" if exact else "radixlang.attention:BACKENDS"
         check_name(what, table, d.attention_backend, "--attention-backend")
-    return config.replace(schedule_policy=policy, dtype=dtype, hicache_storage_backend=storage)
+    return config.replace(
+        schedule_policy=policy, dtype=dtype, hicache_storage_backend=storage, disable_radix_cache=uncached
+    )

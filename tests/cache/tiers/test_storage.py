@@ -165,6 +165,7 @@ def test_what_is_written_comes_back_elsewhere(make: Make) -> None:
     assert storage.exists(KEYS) == 0
     assert storage.write(KEYS[:6], rows(data[:6])) == 6
     assert storage.write(KEYS[:6], rows(pages(6, seed=1))) == 0  # there already
+    assert storage.write([], [], KEYS) == 0  # used, those that are there
     other = make()
     assert other.exists(KEYS) == 6
     assert other.exists(KEYS[6:]) == 0
