@@ -180,6 +180,7 @@ def test_null_in_a_list_is_a_value_left_out(server: Live) -> None:
         "/generate", {"text": ["a", "b"], "token_ids_logprob": [None, None], "priority": [None] * 2}
     )
     assert len(nothing) == 2
+    server.ok("/generate", {"text": ["a", "b"], "lora_path": [None, None], "return_hidden_states": [False, False]})
 
 
 def test_stop_string_sends_a_quiet_abort(server: Live) -> None:
@@ -227,6 +228,7 @@ def test_stop_string_sends_a_quiet_abort(server: Live) -> None:
         ({"text": "x", "rid": ""}, "rid"),
         ({"text": "x", "image_data": "http://a/b.png"}, "image_data"),
         ({"text": "x", "lora_path": "a"}, "lora_path"),
+        ({"text": ["x", "y"], "lora_path": [None, "a"]}, "lora_path"),
         ({"text": "x", "session_params": {"id": "s"}}, "session_params"),
         ({"text": "x", "custom_logit_processor": "code"}, "custom_logit_processor"),
         ({"text": ["a", "b"], "rid": ["same", "same"]}, "differ"),
