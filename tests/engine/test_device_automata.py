@@ -50,7 +50,7 @@ def folder(tmp_path_factory):
 
 
 def answers(folder, **options):
-    """Of all bodies at once, when the tables are made → (answers, how many of their constraints the device followed)."""
+    """Of all bodies at once, when the tables are made → (answers, how many constraints the device followed)."""
     with Engine(str(folder), inline=True, num_threads=1, **{"max_total_tokens": 1200, **options}) as engine:
         for constraint in CONSTRAINTS:
             for _ in range(2):

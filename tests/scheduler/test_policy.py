@@ -131,10 +131,10 @@ def test_long_queues_are_read_lazily() -> None:
         queue.add(request("r", [k % 500], priority=k % 7))
     for name in POLICIES.names():
         order = POLICIES.get(name)
-        start = time.perf_counter()
+        start = time.thread_time()
         assert next(iter(order(queue, TREE))).rid == "r"
         # A scan or a sort of the queue would take ten times as long; this is no measurement.
-        assert time.perf_counter() - start < 0.1
+        assert time.thread_time() - start < 0.1
 
 
 def test_queue_counts_departures_of_aborted_requests() -> None:

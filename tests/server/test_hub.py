@@ -265,7 +265,7 @@ def test_probe() -> None:
         quiet, sent = silent_hub()
         began = time.monotonic()
         assert await quiet.probe(0.1) is False
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 10
         assert quiet.running == 0
         assert sent.sent[-1].quiet
         # Anything the engine says while the probe waits in its queue will do.
