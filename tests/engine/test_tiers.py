@@ -154,7 +154,7 @@ def test_of_a_prompt_larger_than_the_folder_the_beginning_is_kept(tmp_path, mode
     with Serving(model, **options) as serving:
         again, share = serving.ask([prompt])
         assert again == answer
-        assert share == 4 * len(entries(tmp_path)) / len(prompt) > 0.3
+        assert share > 0.55  # 27 pages fit, and 45 are full
 
 
 def test_damaged_entries_are_deleted_and_computed(filled, model, prompts, answers) -> None:

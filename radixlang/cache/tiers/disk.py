@@ -38,6 +38,10 @@ ENTRY = re.compile(r"[0-9a-f]{32}(\.[0-9a-f]+-\d+\.part)?")
 """names of our files; others in the folder are nobody's business here"""
 LATER = 1000
 """nanoseconds by which a page counts as older than the one before it, without which it is worth nothing"""
+NOTED = 10**9
+"""nanoseconds in which two uses of a prefix are one: to note a use takes a system call for each of its pages"""
+MOST_NOTED = 1 << 16
+"""pages whose last noted use is remembered"""
 LEFTOVER = 3600
 """seconds after which a file that was never renamed is nobody's any more"""
 FUTURE = 3600 * 10**9
@@ -74,6 +78,8 @@ class DiskStorage:
         self._total: int | None = None
         """bytes of all entries as far as we know, None before the first look"""
         self._since_look = 0
+        self._noted: dict[bytes, int] = {}
+        """when we last noted a use of these, or of a page behind them"""
         self._oldest = 0
         """last use of the entry that would be deleted next, or earlier"""
         self._unwritable_until = 0.0
@@ -156,14 +162,13 @@ class DiskStorage:
         return True
 
     def write(self, keys: Sequence[bytes], buffers: Sequence[Buffer], behind: Sequence[bytes] = ()) -> int:
-        written, now = 0, time.time_ns()
-        for index, key in enumerate(behind):
-            _note_use(self._path(key), now - LATER * index)
+        written, since = 0, self._use(behind)
         for index, (key, buffer) in enumerate(zip(keys, buffers, strict=True), len(behind)):
-            path, used = self._path(key), now - LATER * index
+            path, used = self._path(key), since - LATER * index
             # Whoever computed the page may have had to because of what is there: existing is not enough.
             if self.exists([key]) and self._whole(path, key):
                 _note_use(path, used)
+                self._noted[key] = since
                 continue
             if time.monotonic() < self._unwritable_until or not self._make_room(used):
                 break
@@ -181,7 +186,22 @@ class DiskStorage:
                 self._total = (self._total or 0) + self._entry_bytes
                 self._since_look += self._entry_bytes
                 self._oldest = min(self._oldest, used)
+            self._noted[key] = since
         return written
+
+    def _use(self, prefix: Sequence[bytes]) -> int:
+        """Note that all of these are used. → the time of use that the first page has now, for those that follow"""
+        now = time.time_ns()
+        since = min((self._noted.get(key, 0) for key in prefix), default=now)
+        if abs(now - since) < NOTED:
+            return since
+        if len(self._noted) > MOST_NOTED:
+            self._noted.clear()
+        self._noted |= dict.fromkeys(prefix, now)
+        for index, key in enumerate(prefix):
+            name = key.hex()
+            _note_use(f"{self._mine}/{name[:2]}/{name}", now - LATER * index)
+        return now
 
     def _write(self, path: Path, key: bytes, buffer: Buffer, used: int) -> None:
         part = path.with_name(f"{path.name}.{self._writer}-{next(self._numbers)}.part")
@@ -272,7 +292,7 @@ def _folders(folder: str | Path) -> list[str]:
     return [entry.path for entry in _scan(folder) if entry.is_dir(follow_symlinks=False)]
 
 
-def _note_use(path: Path, at: int) -> None:
+def _note_use(path: str | Path, at: int) -> None:
     """For the order in which entries are deleted: file systems may not note accesses, and have coarse clocks."""
     with suppress(OSError):  # deleted meanwhile, or another user's
         os.utime(path, ns=(at, at))

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from radixlang.cache.tiers import STORAGES, StorageOptions
+from radixlang.cache.tiers import STORAGES, StorageOptions, disk
 from radixlang.cache.tiers.disk import DiskStorage
 from radixlang.cache.tiers.keys import first_key, page_keys
 from radixlang.cache.tiers.slots import HostSlots
@@ -258,7 +258,8 @@ def test_many_at_once(make: Make) -> None:
 # ---- disks ----
 
 
-def test_the_limit_holds_and_the_least_used_go(tmp_path: Path) -> None:
+def test_the_limit_holds_and_the_least_used_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "NOTED", 0)
     entry = HEADER_BYTES + SIZE
     (tmp_path / "notes.txt").write_text("not ours")
     storage = DiskStorage(StorageOptions(IDENTITY, SIZE, str(tmp_path), limit_bytes=6 * entry))
@@ -273,8 +274,9 @@ def test_the_limit_holds_and_the_least_used_go(tmp_path: Path) -> None:
     assert (tmp_path / "notes.txt").exists()
 
 
-def test_the_end_of_a_prompt_goes_before_its_beginning(tmp_path: Path) -> None:
+def test_the_end_of_a_prompt_goes_before_its_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without its first page a prompt is lost, whatever else of it is there."""
+    monkeypatch.setattr(disk, "NOTED", 0)
     entry = HEADER_BYTES + SIZE
     storage = DiskStorage(StorageOptions(IDENTITY, SIZE, str(tmp_path), limit_bytes=8 * entry))
     data, others = pages(), [bytes([100 + i]) * 16 for i in range(3)]
@@ -316,8 +318,9 @@ def test_a_prompt_larger_than_the_folder_keeps_its_beginning(
     assert len(looks) <= 3  # not one for every page that has no room
 
 
-def test_a_conversation_does_not_outlive_its_beginning(tmp_path: Path) -> None:
+def test_a_conversation_does_not_outlive_its_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page that is written makes those before it count as used, whoever has read them meanwhile."""
+    monkeypatch.setattr(disk, "NOTED", 0)
     entry = HEADER_BYTES + SIZE
     storage = DiskStorage(StorageOptions(IDENTITY, SIZE, str(tmp_path), limit_bytes=6 * entry))
     data = pages()
@@ -326,6 +329,29 @@ def test_a_conversation_does_not_outlive_its_beginning(tmp_path: Path) -> None:
         other = bytes([100 + turn]) * 16
         storage.write([other], rows(data[:1]))
     assert storage.exists(KEYS) == 4
+
+
+def test_uses_that_follow_each_other_closely_are_noted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what is written meanwhile is older than what it follows all the same."""
+    storage, data = DiskStorage(StorageOptions(IDENTITY, SIZE, str(tmp_path), limit_bytes=10**6)), pages()
+    clock = [10**18]
+    monkeypatch.setattr(disk.time, "time_ns", lambda: clock[0])
+    storage.write(KEYS[:2], rows(data[:2]))
+
+    def times() -> list[int]:
+        return [storage._path(key).stat().st_mtime_ns for key in KEYS if storage.exists([key])]
+
+    first = times()
+    clock[0] += disk.NOTED // 2
+    storage.write(KEYS[2:3], rows(data[2:3]), KEYS[:2])
+    assert times()[:2] == first
+    assert times() == sorted(times(), reverse=True)
+    clock[0] += disk.NOTED
+    storage.write(KEYS[3:4], rows(data[3:4]), KEYS[:3])
+    assert min(times()) > max(first)
+    assert times() == sorted(times(), reverse=True)
 
 
 def test_entries_from_the_future_go_first(tmp_path: Path) -> None:
