@@ -26,7 +26,7 @@ from radixlang.errors import ConfigError, EngineDeadError, ModelError
 from radixlang.hub_files import resolve_model_path
 from radixlang.log import configure, get_logger
 from radixlang.messages import Dead, Drain, Progress, Ready, Stopped, ToServer
-from radixlang.process import Start, rank_name, spawn
+from radixlang.process import FOLLOWED, Start, rank_name, spawn
 
 if TYPE_CHECKING:
     from radixlang.server.hub import Hub
@@ -107,7 +107,7 @@ class ProcessRing:
                 elif isinstance(message, Progress) and progress is not None:
                     progress(message.task, message.done, message.total)
                 elif isinstance(message, Dead):
-                    raise start_error(message)
+                    raise start_error(first_cause(self, message))
             problem = self.dead()
             if problem:
                 raise self._last_words() or EngineDeadError(problem)
@@ -122,16 +122,25 @@ class ProcessRing:
         while time.monotonic() < until:
             for message in self.from_ring.receive(0.1):
                 if isinstance(message, Dead):
-                    return start_error(message)
+                    return start_error(first_cause(self, message))
         return None
 
     def dead(self) -> str | None:
-        for name, child in self._children.items():
-            code = child.poll()
-            if code:  # 0: it has drained, and its last message says so
-                how = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
-                hint = " (out of memory?)" if code == -signal.SIGKILL else ""
-                return f"The {name} process {how}{hint}."
+        codes = {name: child.poll() for name, child in self._children.items()}
+        for name, code in codes.items():
+            if not code or code == FOLLOWED:  # 0: it has drained. Their last messages say so
+                continue
+            if f"{name} rank 1" in codes:
+                name = f"{name} rank 0"
+            how = f"was killed by {_signal_name(-code)}" if code < 0 else f"exited with code {code}"
+            others = ", and the others cannot go on without it" if " rank " in name else ""
+            hint = (
+                " Systems do this to processes when memory is short: see the system's log, and lower "
+                "--mem-fraction-static, --max-total-tokens or --context-length if it was so."
+                if code == -signal.SIGKILL
+                else ""
+            )
+            return f"The {name} process {how}{others}; start again.{hint}"
         return None
 
     def pids(self) -> list[int]:
@@ -200,8 +209,33 @@ class InlineRing:
         self.engine.executor.close()
 
 
-def start_error(message: Dead) -> Exception:
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
+
+
+def first_cause(ring: Ring, *deaths: Dead) -> Dead | str:
+    """Of what died first its last words or, if it had none, what happened to it: processes that have followed it
+    into death may have said so earlier."""
+    until = time.monotonic() + LAST_WORDS_WAIT
+    while True:
+        for dead in deaths:
+            if not dead.follows:
+                return dead
+        problem = ring.dead()
+        if problem:
+            return problem
+        if time.monotonic() > until:
+            return deaths[0]
+        deaths += tuple(message for message in ring.from_ring.receive(0.1) if isinstance(message, Dead))
+
+
+def start_error(message: Dead | str) -> Exception:
     """The exception for a process that died while starting."""
+    if isinstance(message, str):
+        return EngineDeadError(message)
     if message.config_fault:
         # The worker told one of the two apart by type; for the reader of the line they are the same.
         return ModelError(message.message)
@@ -225,22 +259,34 @@ class RingReader:
         while not self._stop.is_set():
             messages = self._ring.from_ring.receive(0.2)
             try:
-                if messages:
-                    self._loop.call_soon_threadsafe(self._hub.dispatch, messages)
-                    if any(isinstance(message, Stopped | Dead) for message in messages):
-                        self._loop.call_soon_threadsafe(self._on_end)
-                        return
+                deaths = [message for message in messages if isinstance(message, Dead)]
+                living = [message for message in messages if not isinstance(message, Dead)]
+                if living:
+                    self._loop.call_soon_threadsafe(self._hub.dispatch, living)
+                if deaths:
+                    self._died(first_cause(self._ring, *deaths))
+                    return
+                if any(isinstance(message, Stopped) for message in living):
+                    self._loop.call_soon_threadsafe(self._on_end)
+                    return
                 now = time.monotonic()
                 if now - watched > 0.5:
                     watched = now
                     problem = self._ring.dead()
                     if problem:
-                        log.error("%s", problem)
-                        self._loop.call_soon_threadsafe(self._hub.fail_all, EngineDeadError(problem))
-                        self._loop.call_soon_threadsafe(self._on_end)
+                        self._died(problem)
                         return
             except RuntimeError:
                 return  # the loop is closed: nobody listens any more
+
+    def _died(self, cause: Dead | str) -> None:
+        if isinstance(cause, Dead):
+            last: list[ToServer] = [cause]
+            self._loop.call_soon_threadsafe(self._hub.dispatch, last)
+        else:
+            log.error("%s", cause)
+            self._loop.call_soon_threadsafe(self._hub.fail_all, EngineDeadError(cause))
+        self._loop.call_soon_threadsafe(self._on_end)
 
     def stop(self) -> None:
         self._stop.set()

@@ -18,11 +18,14 @@ import msgspec
 
 from radixlang.channel import ZmqSender, deliver_all
 from radixlang.config import Config
-from radixlang.errors import ConfigError, ModelError
+from radixlang.errors import ConfigError, ModelError, RankLostError
 from radixlang.log import configure, get_logger
 from radixlang.messages import Dead
 
 log = get_logger(__name__)
+
+FOLLOWED = 3
+"""exit code of a stage that ends because another process has: its `Dead` says so"""
 
 
 class Start(msgspec.Struct):
@@ -70,6 +73,10 @@ def run_stage(name: str, body: Callable[[Start, ZmqSender], None]) -> None:
     except (ConfigError, ModelError) as error:
         sender.send(Dead(name, str(error), "", config_fault=True))
         code = 2
+    except RankLostError as error:
+        log.error("the %s ends: %s", name, error)
+        sender.send(Dead(name, str(error), "", follows=True))
+        code = FOLLOWED
     except BaseException as error:
         log.error("the %s died", name, exc_info=error)
         sender.send(Dead(name, f"{type(error).__name__}: {error}", traceback.format_exc()))

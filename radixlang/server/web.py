@@ -300,6 +300,13 @@ def count_tokens(request: Request, prompt: int, completion: int) -> None:
     request.scope.setdefault("state", {})["tokens"] = (prompt, completion)
 
 
+def _asks(value: Any) -> bool:
+    """Of a list, for its prompts one by one."""
+    if isinstance(value, list):
+        return any(map(_asks, value))
+    return value not in (None, False, "", 0, {})
+
+
 def refuse(body: Any, names: dict[str, str]) -> None:
     """Refuse fields that ask for what this version does not do.
 
@@ -307,5 +314,5 @@ def refuse(body: Any, names: dict[str, str]) -> None:
         RequestError: a field of `names` (field → what it would need) has a value that means something.
     """
     for name, what in names.items():
-        if getattr(body, name, None) not in (None, False, "", 0, [], {}):
+        if _asks(getattr(body, name, None)):
             raise RequestError(f"{name} is not supported: {what}.", name)
