@@ -81,14 +81,22 @@ class ProcessRing:
         try:
             self._children["engine"] = spawn(
                 "radixlang.engine.worker",
-                Start(config, engine_in, detokenizer_in, meeting=meeting, followers=tuple(followers.values())),
+                Start(
+                    config,
+                    engine_in,
+                    detokenizer_in,
+                    self._folder,
+                    meeting=meeting,
+                    followers=tuple(followers.values()),
+                ),
             )
             for rank, inbox in followers.items():
                 self._children[rank_name("engine", rank)] = spawn(
-                    "radixlang.engine.worker", Start(config, inbox, server_in, rank=rank, meeting=meeting)
+                    "radixlang.engine.worker",
+                    Start(config, inbox, server_in, self._folder, rank=rank, meeting=meeting),
                 )
             self._children["detokenizer"] = spawn(
-                "radixlang.text.worker", Start(config, detokenizer_in, server_in)
+                "radixlang.text.worker", Start(config, detokenizer_in, server_in, self._folder)
             )
             self.to_engine: Sender = ZmqSender(engine_in)
             self._await_ready(progress)

@@ -87,7 +87,7 @@ class ProgramState:
         return self._turn("assistant", expr)
 
     def var_scope(self, name: str) -> contextlib.AbstractContextManager[None]:
-        """In the block, what is appended goes into the variable `name` as well, which is known when the block ends."""
+        """What is appended in the block becomes the variable `name` as well, when the block ends."""
         return self._block(ir.VarScopeBegin(name), ir.VarScopeEnd(name))
 
     def set_var(self, name: str, value: Any) -> None:

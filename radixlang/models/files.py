@@ -90,7 +90,9 @@ def _folder_config(path: Path) -> dict[str, Any]:
             value = source.get("eos_token_id")
             ids = value if isinstance(value, list) else [] if value is None else [value]
             if not all(type(index) is int and index >= 0 for index in ids):
-                raise ModelError(f"{file} has eos_token_id = {value!r}, which must be a token id or a list of them.")
+                raise ModelError(
+                    f"{file} has eos_token_id = {value!r}, which must be a token id or a list of them."
+                )
             merged += ids
         if merged:
             config["eos_token_id"] = list(dict.fromkeys(merged))

@@ -186,7 +186,7 @@ def check_batch(size: int, name: str, samples: int = 1) -> None:
         raise RequestError(f"{name} has {size} entries; one request may have {MAX_PROMPTS}.", name)
     if size > 1 and size * samples > MAX_PROMPTS:
         raise RequestError(
-            f"n is {samples} for {size} prompts: {size * samples} answers, and one request may have {MAX_PROMPTS}.",
+            f"n is {samples} for {size} prompts: {size * samples} answers; one request may have {MAX_PROMPTS}.",
             "n",
         )
 

@@ -199,6 +199,7 @@ class DetokenizeBody(msgspec.Struct, kw_only=True):
 
 # ---- requests ----
 
+
 def sampling_of(hub: Hub, body: CommonBody, max_tokens: int | None) -> SamplingParams:
     """Sampling parameters: the request's, else the model's generation config, else OpenAI's defaults.
 
