@@ -44,6 +44,9 @@ WARM_UP_TIMEOUT = 300.0
 BACKLOG = 2048
 """connections that may wait to be accepted"""
 
+LONGEST_SOCKET = 103
+"""bytes that the path of a socket may have on macOS; Linux takes four more"""
+
 ProgressHook = Callable[[str, int, int], None]
 
 
@@ -69,7 +72,7 @@ class ProcessRing:
     """
 
     def __init__(self, config: Config, progress: ProgressHook | None = None) -> None:
-        self._folder = tempfile.mkdtemp(prefix="radixlang-")
+        self._folder = socket_folder()
         engine_in, detokenizer_in, server_in = (
             f"ipc://{self._folder}/{name}" for name in ("engine", "detokenizer", "server")
         )
@@ -162,6 +165,25 @@ class ProcessRing:
             if end is not None:
                 end.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def socket_folder() -> str:
+    """A new private folder for sockets: among the temporary files, or in /tmp where that path is too long.
+
+    Raises:
+        ConfigError: neither will do.
+    """
+    problem = f"its path is too long for sockets, which may have {LONGEST_SOCKET} bytes"
+    for place in (None, "/tmp"):
+        try:
+            folder = tempfile.mkdtemp(prefix="radixlang-", dir=place)
+        except OSError as error:
+            problem = error.strerror or str(error)
+            continue
+        if len(os.fsencode(os.path.join(folder, "detokenizer"))) <= LONGEST_SOCKET:
+            return folder
+        os.rmdir(folder)
+    raise ConfigError(f"The folder for temporary files cannot be used: {problem}; set TMPDIR to another one.")
 
 
 class InlineRing:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from pathlib import Path
+
+import pytest
 
 from radixlang.channel import ZmqReceiver
 from radixlang.config import Config
+from radixlang.errors import ConfigError
+from radixlang.launch import LONGEST_SOCKET, socket_folder
 from radixlang.messages import Ready, ToServer
 from radixlang.process import Start, spawn
 
@@ -24,3 +30,20 @@ def test_a_stage_whose_parent_is_gone_removes_the_sockets_and_leaves(tmp_path: P
     assert child.wait(10) == 0
     assert not folder.exists()
     heard.close()
+
+
+def test_sockets_find_a_short_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    folder = socket_folder()
+    assert len(os.path.join(folder, "detokenizer")) <= LONGEST_SOCKET
+    os.rmdir(folder)
+    assert not list(long.iterdir())
+
+    def full(**_: object) -> str:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", full)
+    with pytest.raises(ConfigError, match="No space left on device; set TMPDIR"):
+        socket_folder()
