@@ -16,8 +16,8 @@ T = TypeVar("T")
 
 
 def compile_kept(function: Any, compiled: Callable[[bool], T]) -> T:
-    """`compiled(True)`, which takes the code of `function` from numba's cache or puts it there; where the disk does
-    not let it, `compiled(False)`, which compiles for this process only."""
+    """`compiled(True)`, which takes the code of `function` from numba's cache or puts it there; where the disk
+    does not let it, `compiled(False)`, which compiles for this process only."""
     try:
         return compiled(True)
     except RuntimeError:  # no folder can be written to
