@@ -292,10 +292,19 @@ def check_port(host: str, port: int) -> socket.socket:
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind(address)
+        # Linux would let another server that is still loading have the port too, as long as both say so.
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     except OSError as error:
         bound.close()
         raise port_error(host, port, error) from None
     return bound
+
+
+def open_port(bound: socket.socket) -> None:
+    """Take connections on what `check_port` has bound. Those inherit the permission to bind their port again, which
+    the next server needs while they fade away."""
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.listen(BACKLOG)
 
 
 def port_error(host: str, port: int, error: OSError) -> ConfigError:
@@ -453,7 +462,7 @@ async def _serve_ring(
     leaver = asyncio.create_task(drain_then_exit())
     try:
         try:
-            bound.listen(BACKLOG)
+            open_port(bound)
         except OSError as error:  # another server took the port while this one was loading
             raise port_error(config.server.host, config.server.port, error) from None
         if not config.server.skip_server_warmup and not draining.is_set():

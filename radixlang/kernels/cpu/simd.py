@@ -333,9 +333,9 @@ def _cache_folder() -> str:
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    base = config.CACHE_DIR or Path(home) / "radixlang" / "kernels"
-    return str(Path(base) / digest.hexdigest()[:16])
+    own, home = os.environ.get("RADIXLANG_CACHE"), os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    base = config.CACHE_DIR or Path(own or Path(home) / "radixlang") / "kernels"
+    return str(Path(base).expanduser() / digest.hexdigest()[:16])
 
 
 def entry(function: Any) -> Any:
