@@ -301,7 +301,7 @@ def check_port(host: str, port: int) -> socket.socket:
 
 
 def open_port(bound: socket.socket) -> None:
-    """Take connections on what `check_port` has bound. Those inherit the permission to bind their port again, which
+    """Take connections on what `check_port` has bound. They inherit the permission to bind their port again, which
     the next server needs while they fade away."""
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     bound.listen(BACKLOG)
