@@ -15,6 +15,7 @@
     ├─ AbortedError                     somebody asked for the request to end; 499
     └─ EngineError                      ours; 500
        └─ EngineDeadError               the engine is gone; 503
+          └─ RankLostError              it ends because another of its ranks has gone
 
 Imports nothing from the package.
 """
@@ -126,6 +127,10 @@ class EngineDeadError(EngineError):
 
     status = 503
     kind = "engine_dead"
+
+
+class RankLostError(EngineDeadError):
+    """Another rank no longer answers, and no step can be computed without it. Why it is gone is not known here."""
 
 
 _BY_STATUS: dict[int, type[RadixLangError]] = {

@@ -26,7 +26,7 @@ from radixlang.errors import ConfigError, EngineDeadError, ModelError
 from radixlang.hub_files import resolve_model_path
 from radixlang.log import configure, get_logger
 from radixlang.messages import Dead, Drain, Progress, Ready, Stopped, ToServer
-from radixlang.process import Start, rank_name, spawn
+from radixlang.process import FOLLOWED, Start, rank_name, spawn
 
 if TYPE_CHECKING:
     from radixlang.server.hub import Hub
@@ -43,6 +43,9 @@ WARM_UP_TIMEOUT = 300.0
 
 BACKLOG = 2048
 """connections that may wait to be accepted"""
+
+LONGEST_SOCKET = 103
+"""bytes that the path of a socket may have on macOS; Linux takes four more"""
 
 ProgressHook = Callable[[str, int, int], None]
 
@@ -69,7 +72,7 @@ class ProcessRing:
     """
 
     def __init__(self, config: Config, progress: ProgressHook | None = None) -> None:
-        self._folder = tempfile.mkdtemp(prefix="radixlang-")
+        self._folder = socket_folder()
         engine_in, detokenizer_in, server_in = (
             f"ipc://{self._folder}/{name}" for name in ("engine", "detokenizer", "server")
         )
@@ -81,14 +84,22 @@ class ProcessRing:
         try:
             self._children["engine"] = spawn(
                 "radixlang.engine.worker",
-                Start(config, engine_in, detokenizer_in, meeting=meeting, followers=tuple(followers.values())),
+                Start(
+                    config,
+                    engine_in,
+                    detokenizer_in,
+                    self._folder,
+                    meeting=meeting,
+                    followers=tuple(followers.values()),
+                ),
             )
             for rank, inbox in followers.items():
                 self._children[rank_name("engine", rank)] = spawn(
-                    "radixlang.engine.worker", Start(config, inbox, server_in, rank=rank, meeting=meeting)
+                    "radixlang.engine.worker",
+                    Start(config, inbox, server_in, self._folder, rank=rank, meeting=meeting),
                 )
             self._children["detokenizer"] = spawn(
-                "radixlang.text.worker", Start(config, detokenizer_in, server_in)
+                "radixlang.text.worker", Start(config, detokenizer_in, server_in, self._folder)
             )
             self.to_engine: Sender = ZmqSender(engine_in)
             self._await_ready(progress)
@@ -107,7 +118,7 @@ class ProcessRing:
                 elif isinstance(message, Progress) and progress is not None:
                     progress(message.task, message.done, message.total)
                 elif isinstance(message, Dead):
-                    raise start_error(message)
+                    raise start_error(first_cause(self, message))
             problem = self.dead()
             if problem:
                 raise self._last_words() or EngineDeadError(problem)
@@ -122,16 +133,25 @@ class ProcessRing:
         while time.monotonic() < until:
             for message in self.from_ring.receive(0.1):
                 if isinstance(message, Dead):
-                    return start_error(message)
+                    return start_error(first_cause(self, message))
         return None
 
     def dead(self) -> str | None:
-        for name, child in self._children.items():
-            code = child.poll()
-            if code:  # 0: it has drained, and its last message says so
-                how = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
-                hint = " (out of memory?)" if code == -signal.SIGKILL else ""
-                return f"The {name} process {how}{hint}."
+        codes = {name: child.poll() for name, child in self._children.items()}
+        for name, code in codes.items():
+            if not code or code == FOLLOWED:  # 0: it has drained. Their last messages say so
+                continue
+            if f"{name} rank 1" in codes:
+                name = f"{name} rank 0"
+            how = f"was killed by {_signal_name(-code)}" if code < 0 else f"exited with code {code}"
+            others = ", and the others cannot go on without it" if " rank " in name else ""
+            hint = (
+                " Systems do this to processes when memory is short: see the system's log, and lower "
+                "--mem-fraction-static, --max-total-tokens or --context-length if it was so."
+                if code == -signal.SIGKILL
+                else ""
+            )
+            return f"The {name} process {how}{others}; start again.{hint}"
         return None
 
     def pids(self) -> list[int]:
@@ -154,6 +174,25 @@ class ProcessRing:
             if end is not None:
                 end.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def socket_folder() -> str:
+    """A new private folder for sockets: among the temporary files, or in /tmp where that path is too long.
+
+    Raises:
+        ConfigError: neither will do.
+    """
+    problem = f"its path is too long for sockets, which may have {LONGEST_SOCKET} bytes"
+    for place in (None, "/tmp"):
+        try:
+            folder = tempfile.mkdtemp(prefix="radixlang-", dir=place)
+        except OSError as error:
+            problem = error.strerror or str(error)
+            continue
+        if len(os.fsencode(os.path.join(folder, "detokenizer"))) <= LONGEST_SOCKET:
+            return folder
+        os.rmdir(folder)
+    raise ConfigError(f"The folder for temporary files cannot be used: {problem}; set TMPDIR to another one.")
 
 
 class InlineRing:
@@ -200,8 +239,33 @@ class InlineRing:
         self.engine.executor.close()
 
 
-def start_error(message: Dead) -> Exception:
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
+
+
+def first_cause(ring: Ring, *deaths: Dead) -> Dead | str:
+    """Of what died first its last words or, if it had none, what happened to it: processes that have followed it
+    into death may have said so earlier."""
+    until = time.monotonic() + LAST_WORDS_WAIT
+    while True:
+        for dead in deaths:
+            if not dead.follows:
+                return dead
+        problem = ring.dead()
+        if problem:
+            return problem
+        if time.monotonic() > until:
+            return deaths[0]
+        deaths += tuple(message for message in ring.from_ring.receive(0.1) if isinstance(message, Dead))
+
+
+def start_error(message: Dead | str) -> Exception:
     """The exception for a process that died while starting."""
+    if isinstance(message, str):
+        return EngineDeadError(message)
     if message.config_fault:
         # The worker told one of the two apart by type; for the reader of the line they are the same.
         return ModelError(message.message)
@@ -225,22 +289,34 @@ class RingReader:
         while not self._stop.is_set():
             messages = self._ring.from_ring.receive(0.2)
             try:
-                if messages:
-                    self._loop.call_soon_threadsafe(self._hub.dispatch, messages)
-                    if any(isinstance(message, Stopped | Dead) for message in messages):
-                        self._loop.call_soon_threadsafe(self._on_end)
-                        return
+                deaths = [message for message in messages if isinstance(message, Dead)]
+                living = [message for message in messages if not isinstance(message, Dead)]
+                if living:
+                    self._loop.call_soon_threadsafe(self._hub.dispatch, living)
+                if deaths:
+                    self._died(first_cause(self._ring, *deaths))
+                    return
+                if any(isinstance(message, Stopped) for message in living):
+                    self._loop.call_soon_threadsafe(self._on_end)
+                    return
                 now = time.monotonic()
                 if now - watched > 0.5:
                     watched = now
                     problem = self._ring.dead()
                     if problem:
-                        log.error("%s", problem)
-                        self._loop.call_soon_threadsafe(self._hub.fail_all, EngineDeadError(problem))
-                        self._loop.call_soon_threadsafe(self._on_end)
+                        self._died(problem)
                         return
             except RuntimeError:
                 return  # the loop is closed: nobody listens any more
+
+    def _died(self, cause: Dead | str) -> None:
+        if isinstance(cause, Dead):
+            last: list[ToServer] = [cause]
+            self._loop.call_soon_threadsafe(self._hub.dispatch, last)
+        else:
+            log.error("%s", cause)
+            self._loop.call_soon_threadsafe(self._hub.fail_all, EngineDeadError(cause))
+        self._loop.call_soon_threadsafe(self._on_end)
 
     def stop(self) -> None:
         self._stop.set()
@@ -262,10 +338,19 @@ def check_port(host: str, port: int) -> socket.socket:
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind(address)
+        # Linux would let another server that is still loading have the port too, as long as both say so.
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     except OSError as error:
         bound.close()
         raise port_error(host, port, error) from None
     return bound
+
+
+def open_port(bound: socket.socket) -> None:
+    """Take connections on what `check_port` has bound. They inherit the permission to bind their port again, which
+    the next server needs while they fade away."""
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.listen(BACKLOG)
 
 
 def port_error(host: str, port: int, error: OSError) -> ConfigError:
@@ -423,7 +508,7 @@ async def _serve_ring(
     leaver = asyncio.create_task(drain_then_exit())
     try:
         try:
-            bound.listen(BACKLOG)
+            open_port(bound)
         except OSError as error:  # another server took the port while this one was loading
             raise port_error(config.server.host, config.server.port, error) from None
         if not config.server.skip_server_warmup and not draining.is_set():

@@ -215,6 +215,8 @@ class Dead(msgspec.Struct, tag=True, array_like=True):
     message: str
     traceback: str
     config_fault: bool = False
+    follows: bool = False
+    """because another process has died, which is the news"""
 
 
 class Stopped(msgspec.Struct, tag=True, array_like=True):

@@ -78,11 +78,47 @@ INTEGERS = [field.name for _, field, kind in config.options() if kind in (int, i
         ({"schedule_policy": "lpm", "enable_priority_scheduling": True}, "--schedule-policy must be left out"),
         ({"schedule_low_priority_values_first": True}, "needs --enable-priority-scheduling"),
         ({"disable_priority_preemption": True}, "needs --enable-priority-scheduling"),
+        *(
+            (
+                {"disable_radix_cache": True, name: value},
+                f"--{flag} has no effect with --disable-radix-cache; leave one of the two out",
+            )
+            for name, value, flag in (
+                ("radix_eviction_policy", "cost", "radix-eviction-policy"),
+                ("max_pinned_fraction", 0.5, "max-pinned-fraction"),
+                ("schedule_policy", "lpm", "schedule-policy lpm"),
+                ("schedule_policy", "dfs-weight", "schedule-policy dfs-weight"),
+            )
+        ),
+        ({"hicache_ratio": 3.0}, "--hicache-ratio has no effect without --enable-hierarchical-cache"),
+        ({"hicache_ratio": 3.0, "cache_dir": "d"}, "--hicache-ratio has no effect without"),
+        ({"hicache_size": 1.0}, "--hicache-size has no effect without .*, --cache-dir or"),
+        ({"hicache_write_policy": "write_back"}, "--hicache-write-policy has no effect without"),
+        (
+            {"hicache_storage_prefetch_policy": "best_effort", "enable_hierarchical_cache": True},
+            "--hicache-storage-prefetch-policy has no effect without --cache-dir",
+        ),
     ],
 )
 def test_resolve_names_the_flag(values, flag):
     with pytest.raises(ConfigError, match=flag):
         Config.from_flat(**{"model_path": "m", **values}).resolve()
+
+
+def test_prefix_caching_of_other_servers_scripts_is_the_radix_cache():
+    for flags, off in (([], False), (["--enable-prefix-caching"], False), (["--no-enable-prefix-caching"], True)):
+        assert parse("--model", "m", *flags).resolve().cache.disable_radix_cache == off
+    with pytest.raises(ConfigError, match="--schedule-policy lpm has no effect with --no-enable-prefix-caching"):
+        parse("--model", "m", "--no-enable-prefix-caching", "--schedule-policy", "lpm").resolve()
+
+
+def test_what_has_an_effect_is_taken():
+    for values in (
+        {"disable_radix_cache": True, "schedule_policy": "priority", "radix_eviction_policy": "lru"},
+        {"enable_hierarchical_cache": True, "hicache_ratio": 3.0, "hicache_write_policy": "write_back"},
+        {"cache_dir": "d", "hicache_size": 1.0, "hicache_storage_prefetch_policy": "best_effort"},
+    ):
+        Config.from_flat(model_path="m", **values).resolve()
 
 
 def test_unknown_option_suggests_the_nearest():

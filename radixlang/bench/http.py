@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from radixlang.bearer import check_key
+from radixlang.bearer import bearer
 from radixlang.errors import ConfigError
 
 #: bytes of the longest line a server may send
@@ -42,10 +42,8 @@ class Client:
         self.port = port or (443 if parts.scheme == "https" else 80)
         self._ssl = ssl.create_default_context() if parts.scheme == "https" else None
         self._prefix = parts.path.rstrip("/").removesuffix("/v1")
-        self._headers = {"Host": parts.netloc.rpartition("@")[2], "Connection": "close"}
-        if api_key:
-            check_key("--api-key", api_key)
-            self._headers["Authorization"] = f"Bearer {api_key}"
+        host = parts.netloc.rpartition("@")[2].encode()
+        self._headers = {b"Host": host, b"Connection": b"close", **bearer(api_key)}
 
     @contextlib.asynccontextmanager
     async def _exchange(self, method: str, path: str, body: bytes) -> AsyncIterator[AsyncIterator[bytes]]:
@@ -53,9 +51,10 @@ class Client:
         try:
             headers = dict(self._headers)
             if body:
-                headers |= {"Content-Type": "application/json", "Content-Length": str(len(body))}
-            lines = [f"{method} {self._prefix}{path} HTTP/1.1", *(f"{k}: {v}" for k, v in headers.items())]
-            writer.write("\r\n".join([*lines, "", ""]).encode() + body)
+                headers |= {b"Content-Type": b"application/json", b"Content-Length": str(len(body)).encode()}
+            first = f"{method} {self._prefix}{path} HTTP/1.1".encode()
+            lines = [first, *(b"%s: %s" % header for header in headers.items())]
+            writer.write(b"\r\n".join([*lines, b"", body]))
             status, fields = await _head(reader)
             chunks = _body(reader, fields)
             if status != 200:

@@ -317,7 +317,7 @@ def _check_prefix(given: list[str]) -> None:
     for flag in given:
         if flag in ("--api-key", "--vocab-size"):
             raise ConfigError(f"{flag} needs --base-url: an engine asks for no key and knows its vocabulary.")
-        if flag == "--disable-radix-cache":
+        if flag in ("--disable-radix-cache", "--no-enable-prefix-caching"):
             raise ConfigError(f"{flag} must be left out: the runs without the cache are beside those with it.")
         if flag.startswith(("--hicache-", "--cache-dir", "--enable-hierarchical-cache")):
             raise ConfigError(f"{flag} needs a server that was started with it, and --base-url.")

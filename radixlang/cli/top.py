@@ -6,6 +6,7 @@ cache from `/requests` and `/cache_tree`, where they are. Must not import torch.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections import defaultdict, deque
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 PREFIX = "sglang:"
 #: frames behind the latencies and the small diagrams: a minute, at one a second
 KEPT = 60
+_COUNTERS = ("num_requests_total", "generation_tokens_total")
 _SPARKS = "▁▂▃▄▅▆▇█"
 _LATENCIES = {
     "first token": "time_to_first_token_seconds",
@@ -60,6 +62,10 @@ class Metrics:
                 else:
                     out.values[name] += sample.value
         return out
+
+    def follows(self, before: Metrics) -> bool:
+        """Whether it can be the same server's, later: another one has counted less."""
+        return all(self.values.get(name, 0.0) >= before.values.get(name, 0.0) for name in _COUNTERS)
 
     def quantiles(self, name: str, before: Metrics, shares: Sequence[float]) -> list[float] | None:
         """In seconds, of what came since `before`, or ever if nothing did; None if nothing ever did."""
@@ -127,6 +133,7 @@ class Watched:
         reply = self._get(path, admin=True)
         facts = _facts(reply)
         if field in facts:
+            self.notes.pop(path.partition("?")[0], None)
             return facts
         needs_key = "needs the server's key: --api-key or --admin-api-key"
         self.notes[path.partition("?")[0]] = (
@@ -265,7 +272,10 @@ def frame(server: Watched, name: str, seen: deque[Metrics], runs: int) -> Render
     from rich.console import Group
     from rich.text import Text
 
-    seen.append(server.metrics())
+    now = server.metrics()
+    if seen and not now.follows(seen[-1]):
+        seen.clear()
+    seen.append(now)
     parts: list[RenderableType] = [
         Text.assemble((name, "bold"), (f"  {server.url}  {time.strftime('%H:%M:%S')}", "dim")),
         Columns([_figures(seen), _latencies(seen)], padding=(0, 4)),
@@ -303,16 +313,33 @@ def build_parser() -> Parser:
 
 
 def frames(server: Watched, interval: float, runs: int) -> Iterator[RenderableType]:
-    """Pictures without end."""
+    """Pictures without end: while a server is away that was there, the last one and a line about it.
+
+    Raises:
+        RadixLangError: it is not there at the beginning.
+    """
+    from rich.console import Group
+    from rich.text import Text
+
     seen: deque[Metrics] = deque(maxlen=KEPT)
-    name = server.name()
+    name, away = server.name(), ""
+    last = frame(server, name, seen, runs)
+    yield last
     while True:
-        yield frame(server, name, seen, runs)
         time.sleep(interval)
+        try:
+            name = server.name() if away else name  # it may be another one
+            last, away = frame(server, name, seen, runs), ""
+            yield last
+        except RadixLangError as error:
+            away = away or time.strftime("%H:%M:%S")
+            seen.clear()
+            line = f"Nothing since {away}: {error} Asked again every {interval:g} s; Ctrl-C ends this."
+            yield Group(Text(_plain(line), "red"), "", last)
 
 
 def run(argv: Sequence[str]) -> int:
-    """Draw until interrupted."""
+    """Draw until interrupted, which is how it ends well."""
     args = build_parser().parse(argv)
     if not 0.2 <= args.interval <= 3600:
         raise ConfigError(f"--interval must be from 0.2 to 3600 seconds, got {args.interval:g}.")
@@ -328,7 +355,10 @@ def run(argv: Sequence[str]) -> int:
         if args.once:
             console.print(next(pictures))
             return 0
-        with Live(console=console, screen=console.is_terminal, auto_refresh=False) as live:
+        with (
+            contextlib.suppress(KeyboardInterrupt),
+            Live(console=console, screen=console.is_terminal, auto_refresh=False) as live,
+        ):
             for picture in pictures:
                 live.update(picture, refresh=True)
         return 0

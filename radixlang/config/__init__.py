@@ -105,7 +105,9 @@ class CacheConfig:
     """The radix cache."""
 
     disable_radix_cache: bool = flag(False, "Keep no KV across requests.")
-    enable_prefix_caching: bool = flag(True, "Accepted for other servers' scripts; the cache is on anyway.")
+    enable_prefix_caching: bool = flag(
+        True, "For other servers' scripts: without it, the same as --disable-radix-cache."
+    )
     radix_eviction_policy: str = flag("lru", "Order in which cached nodes are given up.")
     max_pinned_fraction: float = flag(0.25, "Share of the KV pages that pins may hold, 0 to 1; 0 for no pins.")
     enable_hierarchical_cache: bool = flag(
@@ -133,6 +135,11 @@ class CacheConfig:
     hicache_storage_backend_extra_config: str = flag(
         "{}", 'JSON object for the storage backend; redis takes "url" and "ttl" (seconds).'
     )
+
+    @property
+    def cache_dir_bytes(self) -> int:
+        """`cache_dir_size` in bytes."""
+        return int(self.cache_dir_size * 1e9)
 
 
 @dataclass(frozen=True)

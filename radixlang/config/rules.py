@@ -28,6 +28,45 @@ def _is_text(value: str) -> bool:
     return True
 
 
+def _check_effects(config: Config) -> None:
+    """Refuse what was given in vain: it does nothing beside, or without, another option. Defaults stay silent.
+
+    Raises:
+        ConfigError: names both.
+    """
+    c, s = config.cache, config.schedule
+
+    def given(*names: str) -> list[str]:
+        return [
+            "--" + f.name.replace("_", "-")
+            for group, f, _ in options()
+            if f.name in names and getattr(getattr(config, group), f.name) != f.default
+        ]
+
+    off = "--disable-radix-cache" if c.disable_radix_cache else "--no-enable-prefix-caching"
+    if c.disable_radix_cache or not c.enable_prefix_caching:
+        flags = given("radix_eviction_policy", "max_pinned_fraction")
+        if s.schedule_policy in ("lpm", "dfs-weight"):
+            flags.append(f"--schedule-policy {s.schedule_policy}")
+        if flags:
+            raise ConfigError(f"{flags[0]} has no effect with {off}; leave one of the two out.")
+    storage = c.hicache_storage_backend != "none" or bool(c.cache_dir)
+    host = c.enable_hierarchical_cache
+    for flag, there, needs in (
+        *((flag, host, "--enable-hierarchical-cache") for flag in given("hicache_ratio")),
+        *(
+            (flag, host or storage, "--enable-hierarchical-cache, --cache-dir or --hicache-storage-backend")
+            for flag in given("hicache_size", "hicache_write_policy")
+        ),
+        *(
+            (flag, storage, "--cache-dir or --hicache-storage-backend")
+            for flag in given("hicache_storage_prefetch_policy")
+        ),
+    ):
+        if not there:
+            raise ConfigError(f"{flag} has no effect without {needs}; add that, or leave it out.")
+
+
 def resolved(config: Config) -> Config:
     """A copy with the automatic values that need no device.
 
@@ -140,8 +179,9 @@ def resolved(config: Config) -> Config:
         )
     if storage != "none":
         need(d.tp_size == 1, "tp_size", d.tp_size, "1 with --cache-dir or --hicache-storage-backend")
+    uncached = c.disable_radix_cache or not c.enable_prefix_caching
     if c.enable_hierarchical_cache or storage != "none":
-        need(not c.disable_radix_cache, "disable_radix_cache", "true", "left out with tiers below the cache")
+        need(not uncached, "disable_radix_cache", "true", "left out with tiers below the cache")
     policy = "priority" if s.enable_priority_scheduling and s.schedule_policy == "fcfs" else s.schedule_policy
     if s.enable_priority_scheduling:
         rule = "left out (or priority) with --enable-priority-scheduling"
@@ -149,6 +189,7 @@ def resolved(config: Config) -> Config:
     for name in ("schedule_low_priority_values_first", "disable_priority_preemption"):
         if getattr(s, name) and policy != "priority":
             raise ConfigError(f"--{name.replace('_', '-')} needs --enable-priority-scheduling.")
+    _check_effects(config)
     dtype = {"float": "float32", "half": "float16"}.get(m.dtype, m.dtype)
     # Import here: the registries live in the host column, above this module.
     from radixlang.registry import check_name
@@ -178,4 +219,6 @@ def resolved(config: Config) -> Config:
         what = "attention backend of --enable-deterministic-inference" if exact else "attention backend"
         table = "radixlang.attention:EXACT_BACKENDS" if exact else "radixlang.attention:BACKENDS"
         check_name(what, table, d.attention_backend, "--attention-backend")
-    return config.replace(schedule_policy=policy, dtype=dtype, hicache_storage_backend=storage)
+    return config.replace(
+        schedule_policy=policy, dtype=dtype, hicache_storage_backend=storage, disable_radix_cache=uncached
+    )

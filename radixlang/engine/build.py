@@ -142,7 +142,7 @@ def build_engine(
     check_storage(config)
     from radixlang.executor.build import build_executor
 
-    device, shape = build_executor(config, progress, 0, meeting)
+    device, shape = build_executor(config, progress, 0, meeting, lambda size: check_storage(config, size))
     # Import here, like the executor: torch comes with it.
     from radixlang.executor.profile import Profile
     from radixlang.platforms.recording import RecordingPlatform

@@ -20,19 +20,19 @@ def storage_options(config: Config, identity: str = "", page_bytes: int = 0) -> 
         identity=bytes.fromhex(identity),
         page_bytes=page_bytes,
         folder=cache.cache_dir,
-        limit_bytes=int(cache.cache_dir_size * 1e9),
+        limit_bytes=cache.cache_dir_bytes,
         extra=json.loads(cache.hicache_storage_backend_extra_config),
     )
 
 
-def check_storage(config: Config) -> None:
-    """Before weights load: can the storage be used?
+def check_storage(config: Config, page_bytes: int = 0) -> None:
+    """Before weights load: can the storage be used? As soon as that is known, for pages of so many bytes?
 
     Raises:
         ConfigError: it cannot.
     """
     if config.cache.hicache_storage_backend != "none":
-        STORAGES.get(config.cache.hicache_storage_backend).check(storage_options(config))
+        STORAGES.get(config.cache.hicache_storage_backend).check(storage_options(config, page_bytes=page_bytes))
 
 
 def build_tiers(config: Config, shape: EngineShape, device: DeviceExecutor) -> Tiers | None:

@@ -14,7 +14,7 @@ from radixlang.attention import BACKENDS, EXACT_BACKENDS, AttentionBackend
 from radixlang.config import Config
 from radixlang.errors import ConfigError
 from radixlang.executor import EngineShape, exactness
-from radixlang.executor.host_tier import add_host_tier, check_tier_sizes, host_slots, kv_identity
+from radixlang.executor.host_tier import add_host_tier, check_host_size, host_slots, kv_identity
 from radixlang.executor.launch import DeviceExecutor
 from radixlang.executor.shapes import Shape, graph_bytes, graph_shapes, prompt_tokens
 from radixlang.log import get_logger
@@ -61,9 +61,14 @@ class Spans:
 
 
 def build_executor(
-    config: Config, progress: Callable[[str, int, int], None], rank: int = 0, meeting: str = ""
+    config: Config,
+    progress: Callable[[str, int, int], None],
+    rank: int = 0,
+    meeting: str = "",
+    check_page: Callable[[int], None] = lambda size: None,
 ) -> tuple[DeviceExecutor, EngineShape]:
-    """Load the model of a resolved config and size everything. `progress(task, done, total)`.
+    """Load the model of a resolved config and size everything. `progress(task, done, total)`; `check_page` is
+    given the bytes of a page of KV before weights load, and may raise.
 
     All ranks of a tensor-parallel group do this at once, in the same order; they meet in the file `meeting`.
 
@@ -99,7 +104,8 @@ def build_executor(
     )
     check_rows(running, wanted, spec.context_length, free_host_memory())
     kv_page = spec.kv_bytes_per_token(kv_dtype.itemsize) * page_size
-    check_tier_sizes(config, kv_page)
+    check_host_size(config, kv_page)
+    check_page(kv_page)
     parallel = connect(rank, ranks, meeting, platform.device)
     if ranks > 1:
         clock.note("ranks")

@@ -100,5 +100,7 @@ def _settle(executor: Executor, launched: _Launched) -> None:
     """Wait for a step; its result is the first rank's business."""
     try:
         executor.result(launched.ticket)
+    except EngineDeadError:
+        raise
     except EngineError as error:
         log.debug("step %d was refused, as on the first rank: %s", launched.step, error)

@@ -29,20 +29,18 @@ LAYOUT = 1
 """of the bytes in a page; see `host_pool`. To be raised with every change"""
 
 
-def check_tier_sizes(config: Config, size: int) -> None:
-    """Refuse a tier that is given less than a page of `size` bytes.
+def check_host_size(config: Config, size: int) -> None:
+    """Refuse host memory for less than a page of `size` bytes.
 
     Raises:
         ConfigError: see there.
     """
-    instead = {"hicache_size": "leave it out for a share of the device's", "cache_dir_size": "set 0 for no limit"}
-    for name, other in instead.items():
-        given = getattr(config.cache, name)
-        if 0 < given * 1e9 < size:
-            raise ConfigError(
-                f"--{name.replace('_', '-')} {given:g} (GB) would not hold one page of KV, which has "
-                f"{size / 1e6:.3g} MB; raise it, or {other}."
-            )
+    given = config.cache.hicache_size
+    if 0 < given * 1e9 < size:
+        raise ConfigError(
+            f"--hicache-size {given:g} (GB) would not hold one page of KV, which has {size / 1e6:.3g} MB; raise "
+            "it, or leave it out for a share of the device's."
+        )
 
 
 def host_slots(config: Config, device: str, size: int, pool_bytes: int, free: int) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from radixlang.errors import RankLostError
 from radixlang.parallel import TIMEOUT
 
 
@@ -29,17 +30,23 @@ class GlooParallel:
         # The group is called past torch's dispatcher; this operation shows a recorder of kernels that something
         # happens here which it cannot replay.
         x = x.add_(0)
-        self._group.allreduce([x]).wait()
+        self._await(self._group.allreduce([x]))
         return x
 
     def all_gather_last_dim(self, x: torch.Tensor) -> torch.Tensor:
         parts = x.new_empty((self.size * x.shape[0], x.shape[1]))
-        self._group._allgather_base(parts, x.contiguous()).wait()
+        self._await(self._group._allgather_base(parts, x.contiguous()))
         return parts.view(self.size, *x.shape).transpose(0, 1).reshape(x.shape[0], -1)
 
     def least(self, value: int) -> int:
         number = torch.tensor([value])
         options: Any = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.MIN
-        self._group.allreduce([number], options).wait()
+        self._await(self._group.allreduce([number], options))
         return int(number)
+
+    def _await(self, work: Any) -> None:
+        try:
+            work.wait()
+        except RuntimeError as error:  # whose text is about sockets
+            raise RankLostError(f"Rank {self.rank} no longer reaches the {self.size - 1} other ranks.") from error

@@ -184,7 +184,7 @@ class HostAndStorage:
         if self._tiers.threads is None:
             return
         keys = request.page_keys[len(here) : request.match_cap // self._pages.size]
-        prefetch = self._tiers.prefetch(keys, self.least)
+        prefetch = self._tiers.prefetch(keys, self.least, request.page_keys[: len(here)])
         if prefetch is None:
             return
         until = {

@@ -177,7 +177,7 @@ class Pages:
         done = self.tree.insert(tokens, pages, request.namespace, request.priority)
         if self._tiers is not None and done.stored:
             keys = self._tiers.keys(tokens, request.namespace, request.page_keys[: len(pages)])
-            self._tiers.kept(keys[known:], done.pages[known:], max(0, done.present // self.size - known))
+            self._tiers.kept(keys, done.pages, done.present // self.size, known)
         return done
 
     def adopt(self, request: Request, match: Match, pages: Ints) -> None:

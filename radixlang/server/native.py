@@ -71,18 +71,18 @@ class GenerateBody(_Refused, kw_only=True):
 
     text: str | list[str] | None = None
     input_ids: list[TokenId | list[TokenId]] | None = None
-    sampling_params: Sampling | list[Sampling] | None = None
-    rid: Rid | list[Rid] | None = None
+    sampling_params: Sampling | list[Sampling | None] | None = None
+    rid: Rid | list[Rid | None] | None = None
     stream: bool | None = None
-    return_logprob: bool | list[bool] | None = None
-    logprob_start_len: int | list[int] | None = None
-    top_logprobs_num: Count | list[Count] | None = None
+    return_logprob: bool | list[bool | None] | None = None
+    logprob_start_len: int | list[int | None] | None = None
+    top_logprobs_num: Count | list[Count | None] | None = None
     token_ids_logprob: list[TokenId | list[TokenId] | None] | None = None
     return_text_in_logprobs: bool | None = None
     return_prompt_token_ids: bool | None = None
-    priority: Int32 | list[Int32] | None = None
-    extra_key: str | list[str] | None = None
-    cache_salt: str | list[str] | None = None
+    priority: Int32 | list[Int32 | None] | None = None
+    extra_key: str | list[str | None] | None = None
+    cache_salt: str | list[str | None] | None = None
     pin: Pin | None = None
     # misplaced
     json_schema: Refused = None
@@ -104,9 +104,9 @@ class EncodeBody(_Refused, kw_only=True):
 
     text: str | list[str] | None = None
     input_ids: list[TokenId | list[TokenId]] | None = None
-    rid: Rid | list[Rid] | None = None
+    rid: Rid | list[Rid | None] | None = None
     dimensions: Annotated[int, Meta(ge=1)] | None = None
-    priority: Int32 | list[Int32] | None = None
+    priority: Int32 | list[Int32 | None] | None = None
 
 
 def prompts_of(
@@ -135,7 +135,7 @@ def prompts_of(
 
 
 def _spread(value: Any, name: str, requests: list[GenerateRequest], batch: bool, samples: int = 1) -> list[Any]:
-    """One value per prompt: plain values are repeated, lists must fit."""
+    """One value per prompt: plain values are repeated, lists must fit; a null in one is a value left out."""
     if not isinstance(value, list):
         return [value] * len(requests)
     if not batch:
@@ -167,12 +167,10 @@ def parse_generate(body: GenerateBody) -> tuple[list[GenerateRequest], bool, str
         return [default if value is None else value for value in values]
 
     asked: list[Any] = list(body.token_ids_logprob or [])
-    if any(isinstance(item, list) for item in asked):
+    if any(not isinstance(item, int) for item in asked):
         if any(isinstance(item, int) for item in asked):
-            raise RequestError("token_ids_logprob mixes ids and lists of ids.", "token_ids_logprob")
+            raise RequestError("token_ids_logprob mixes ids with lists of ids or null.", "token_ids_logprob")
         asked = [item or [] for item in _spread(asked, "token_ids_logprob", requests, batch, samples)]
-    elif None in asked:
-        raise RequestError("token_ids_logprob holds null.", "token_ids_logprob")
     else:
         asked = [asked] * len(requests)
     columns = zip(
@@ -199,14 +197,14 @@ def parse_generate(body: GenerateBody) -> tuple[list[GenerateRequest], bool, str
     return requests, batch or samples > 1, rid
 
 
-def _set_rids(rid: str | list[str] | None, requests: list[GenerateRequest], batch: bool) -> str | None:
+def _set_rids(rid: str | list[str | None] | None, requests: list[GenerateRequest], batch: bool) -> str | None:
     if isinstance(rid, str):
         if batch:
             return rid
         requests[0].rid = rid
     elif rid is not None:
         for request, own in zip(requests, _spread(rid, "rid", requests, batch), strict=True):
-            request.rid = own
+            request.rid = own or request.rid
     return None
 
 
@@ -331,7 +329,7 @@ async def generate(server: Server, request: Request, body: GenerateBody) -> Resp
     """`/generate`."""
     hub = server.hub
     requests, as_list, rid = parse_generate(body)
-    check_batch(len(requests) * max(1, requests[0].sampling.n), "input_ids" if body.text is None else "text")
+    check_batch(len(requests), "input_ids" if body.text is None else "text", requests[0].sampling.n)
     text_of = text_of_tokens(hub) if body.return_text_in_logprobs else no_text
     stream = hub.generate(requests, rid)
     prompt_ids = bool(body.return_prompt_token_ids)

@@ -63,25 +63,41 @@ class Load(NamedTuple):
 
 
 class Fleet:
-    """Replicas of one process: those whose number is `first` plus a multiple of `stride`."""
+    """Replicas of one process: those whose number is `first` plus a multiple of `stride`. What is idle costs
+    nothing: a replica is made when something is sent to it, and asked for its turns while it has any."""
 
     def __init__(self, model: EngineModel, cluster: Cluster, first: int = 0, stride: int = 1) -> None:
         self._vocab = vocabulary(model.limits)
-        self._replicas = {
-            number: Replica(model.limits, model.cost, model.overlap, cluster.exact)
-            for number in range(first, cluster.replicas, stride)
-        }
+        self._numbers = range(first, cluster.replicas, stride)
+        self._model = model
+        self._exact = cluster.exact
+        self._replicas: dict[int, Replica] = {}
+        self._working: dict[int, Replica] = {}
 
     def run(self, until: float, sent: list[Sent], first: bool = False) -> list[Done]:
         """Send these and run all replicas to `until`; with `first`, to the first end of a request in each."""
         for item in sent:
+            replica = self._working[item.replica] = self.replica(item.replica)
             prompt = content(item.texts, self._vocab)
-            self._replicas[item.replica].send(Job(item.id, item.arrival, prompt, item.output, item.key))
-        return [done for replica in self._replicas.values() for done in replica.run(until, first)]
+            replica.send(Job(item.id, item.arrival, prompt, item.output, item.key))
+        done: list[Done] = []
+        for number, replica in list(self._working.items()):
+            done += replica.run(until, first)
+            if replica.next_time is None:
+                del self._working[number]
+        return done
+
+    def replica(self, number: int) -> Replica:
+        """That one, made when it is first asked for."""
+        found = self._replicas.get(number)
+        if found is None:
+            model = self._model
+            found = self._replicas[number] = Replica(model.limits, model.cost, model.overlap, self._exact)
+        return found
 
     def loads(self) -> dict[int, Load]:
         """What each has done so far, by number."""
-        out = {}
+        out = dict.fromkeys(self._numbers, Load(0, 0.0, 0, 0))
         for number, replica in self._replicas.items():
             totals = replica.scheduler.totals
             out[number] = Load(totals.num_requests, replica.busy, replica.steps, totals.num_retracted_requests)

@@ -53,6 +53,49 @@ def test_without_the_key_figures_remain(server: Live) -> None:
     watched.close()
 
 
+def test_it_waits_for_a_server_that_goes_away() -> None:
+    """And begins anew with the one that comes back, which may be another."""
+    import httpx
+
+    here = {"name": "first", "made": 100.0, "status": 200}
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if not here:
+            raise httpx.ConnectError("refused")
+        if request.url.path == "/metrics":
+            text = f"# TYPE sglang:generation_tokens counter\nsglang:generation_tokens_total {here['made']}\n"
+            return httpx.Response(here["status"], text=text)
+        return httpx.Response(200, json={"served_model_name": here["name"], "running": [], "num_running": 0})
+
+    watched = top.Watched("http://other", transport=httpx.MockTransport(answer))
+    pictures = top.frames(watched, 0.0, 0)
+    assert "made      100" in drawn(next(pictures))
+    states = ({}, {"name": "second", "made": 7.0, "status": 503}, {"name": "second", "made": 7.0, "status": 200})
+    away, still_away, back = [], [], []
+    for state, texts in zip(states, (away, still_away, back), strict=True):
+        here.clear()
+        here.update(state)
+        texts += [drawn(next(pictures)) for _ in range(2)]
+    assert all("Nothing since" in text and "refused" in text and "made      100" in text for text in away)
+    assert all("Nothing since" in text and "status 503" in text for text in still_away)
+    assert away[0].split(":")[:3] == still_away[1].split(":")[:3]  # since when does not move
+    assert all("Nothing" not in text and "second" in text and "made      7 " in text for text in back)
+
+
+def test_a_restart_between_two_frames_begins_anew() -> None:
+    one, two = (top.Metrics.parse(f"sglang:num_requests_total {count}.0\n") for count in (5, 3))
+    assert one.follows(two)
+    assert not two.follows(one)
+
+
+def test_interrupting_it_is_a_good_end(server: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(top.time, "sleep", interrupted)
+    assert main(["top", "--url", server.base, "--api-key", "k"]) == 0
+
+
 def test_quantiles_are_those_of_what_is_new() -> None:
     def reading(fast: int, slow: int) -> top.Metrics:
         lines = [

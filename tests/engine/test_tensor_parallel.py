@@ -9,9 +9,12 @@ import time
 
 import pytest
 
+from radixlang import launch
+from radixlang.channel import LocalChannel
 from radixlang.config import Config
 from radixlang.errors import ConfigError, EngineDeadError, ModelError
 from radixlang.llm import Engine
+from radixlang.messages import Dead, Stopped
 from tests.conftest import reference
 from tests.engine.test_real_models import check
 from tests.engine.text_model import make_text_model
@@ -115,8 +118,10 @@ def start(folder, **options):
     return Engine(str(folder), skip_tokenizer_init=True, num_threads=1, max_total_tokens=800, tp_size=2, **options)
 
 
-@pytest.mark.parametrize("victim", ["engine rank 1", "engine"])
-def test_a_rank_that_dies_ends_the_ring(tiny, victim):
+@pytest.mark.parametrize(("victim", "named"), [("engine rank 1", "engine rank 1"), ("engine", "engine rank 0")])
+def test_a_rank_that_dies_ends_the_ring(tiny, victim, named):
+    """With a sentence about that rank, and not about what the others noticed of it."""
+    said = rf"The {named} process was killed by SIGKILL, and the others cannot go on .*; start again\. .*memory"
     with start(tiny) as engine:
         children = engine.ring._children
         stream = engine.generate(
@@ -124,19 +129,39 @@ def test_a_rank_that_dies_ends_the_ring(tiny, victim):
         )
         next(stream)
         children[victim].send_signal(signal.SIGKILL)
-        with pytest.raises(EngineDeadError, match="engine"):
+        with pytest.raises(EngineDeadError, match=said):
             list(stream)
-        with pytest.raises(EngineDeadError):
+        with pytest.raises(EngineDeadError, match=said):
             engine.generate(input_ids=[5], sampling_params={"max_new_tokens": 1})
         began = time.monotonic()
     assert all(child.poll() is not None for child in children.values())
     assert time.monotonic() - began < 8
 
 
+class Ring:
+    """What has happened to its processes, and what they still say."""
+
+    def __init__(self, problem=None, words=()):
+        self.problem = problem
+        self.from_ring = LocalChannel()
+        for message in words:
+            self.from_ring.send(message)
+
+    def dead(self):
+        return self.problem
+
+
+def test_of_several_that_die_the_first_is_named(monkeypatch):
+    monkeypatch.setattr(launch, "LAST_WORDS_WAIT", 0.05)
+    lost, raised = Dead("engine", "", "", follows=True), Dead("engine rank 1", "ValueError: 5", "trace")
+    assert launch.first_cause(Ring(), lost, raised) is raised
+    assert launch.first_cause(Ring(words=[Stopped(), raised]), lost) is raised
+    assert launch.first_cause(Ring("killed"), lost) == "killed"
+    assert launch.first_cause(Ring(), lost) is lost  # nobody knows better, and nobody waits for ever
+
+
 def test_a_rank_that_cannot_start_ends_the_start(tiny, monkeypatch):
     """Its words reach the caller, and the others do not wait for it."""
-    from radixlang import launch
-
     real = launch.spawn
 
     def spawn(module, start):

@@ -142,6 +142,21 @@ def test_a_restarted_engine_reads_what_the_last_one_wrote(filled, model, prompts
         serving.check()
 
 
+def test_of_a_prompt_larger_than_the_folder_the_beginning_is_kept(tmp_path, model) -> None:
+    """And stays there while its conversation goes on."""
+    rng = random.Random(5)
+    prompt = [rng.randrange(3, VOCAB) for _ in range(180)]
+    options = {"cache_dir": str(tmp_path), "cache_dir_size": 30e-6}
+    with Serving(model, **options) as serving:
+        serving.ask([prompt[:100]])
+        answer, _ = serving.ask([prompt])
+    assert sum(path.stat().st_size for path in entries(tmp_path)) <= 30_000
+    with Serving(model, **options) as serving:
+        again, share = serving.ask([prompt])
+        assert again == answer
+        assert share > 0.55  # 27 pages fit, and 45 are full
+
+
 def test_damaged_entries_are_deleted_and_computed(filled, model, prompts, answers) -> None:
     files = entries(filled)
     rng = random.Random(0)
@@ -249,7 +264,8 @@ def test_short_memory_moves_pages_through_the_tiers(tmp_path, model, policy) -> 
             assert counters["cached_tokens_total"] > 100
 
 
-def test_what_cannot_work_is_said_before_weights_load(tmp_path, model) -> None:
+def test_what_cannot_work_is_said_before_weights_load(tmp_path, model, monkeypatch) -> None:
+    monkeypatch.setattr("radixlang.executor.build.load_model", lambda *_: pytest.fail("the weights were loaded"))
     file = tmp_path / "file"
     file.touch()
     for options, words in (
@@ -258,6 +274,11 @@ def test_what_cannot_work_is_said_before_weights_load(tmp_path, model) -> None:
         ({"hicache_storage_backend": "tape"}, "known are: none, file, redis"),
         ({"cache_dir": str(tmp_path), "disable_radix_cache": True}, "--disable-radix-cache"),
         ({"cache_dir": str(tmp_path), "tp_size": 2}, "--tp-size must be 1"),
+        # A page has 1024 bytes, its file some more.
+        (
+            {"cache_dir": str(tmp_path), "cache_dir_size": 1030e-9},
+            "allows 1,030 bytes, but one page of KV takes 1,088",
+        ),
         (
             {"hicache_storage_backend": "redis", "hicache_storage_backend_extra_config": '{"host": 1}'},
             "url and ttl",

@@ -115,10 +115,6 @@ def test_bad_sizes_stop_the_start(tmp_path: Path) -> None:
             {"hicache_size": 1e-7, "enable_hierarchical_cache": True},
             r"--hicache-size 1e-07 \(GB\) would not hold one page of KV, which has 0.0\d+ MB",
         ),
-        (
-            {"cache_dir": "d", "cache_dir_size": 1e-6},
-            r"--cache-dir-size 1e-06 \(GB\) would not hold one page of KV, .* or set 0 for no limit",
-        ),
     ],
 )
 def test_sizes_that_cannot_work_are_said_before_weights_load(

@@ -102,7 +102,7 @@ class SlowThreads:
         self.host[list(slots)] = GARBAGE
         self.jobs.append(("read", job, keys, slots))
 
-    def write(self, job: Any, keys: Sequence[bytes], slots: Sequence[int]) -> None:
+    def write(self, job: Any, keys: Sequence[bytes], slots: Sequence[int], behind: Sequence[bytes]) -> None:
         self.jobs.append(("write", job, keys, slots))
 
     def done(self) -> list[Done]:

@@ -152,6 +152,37 @@ def test_namespaces_do_not_run_together(server: Live) -> None:
     assert names[-1] == ""
 
 
+def test_null_in_a_list_is_a_value_left_out(server: Live) -> None:
+    """For every field of which a batch may have a list."""
+    body = {
+        "text": ["[say:x]", "[say:x]"],
+        "sampling_params": [None, {"max_new_tokens": 1}],
+        "rid": [None, "the second"],
+        "return_logprob": [None, True],
+        "logprob_start_len": [None, 1],
+        "top_logprobs_num": [None, 2],
+        "token_ids_logprob": [None, [5]],
+        "priority": [None, 3],
+        "extra_key": [None, "key"],
+        "cache_salt": [None, "salt"],
+    }
+    server.ok("/generate", {"text": "[say:x]"})
+    alone = server.engine.received[-1]
+    for fields in (body, {name: list(reversed(value)) for name, value in body.items()}):
+        answers = server.ok("/generate", fields)
+        first, second = sorted(server.engine.received[-2:], key=lambda request: request.priority)
+        for name in ("sampling", "return_logprob", "logprob_start_len", "top_logprobs_num", "token_ids_logprob"):
+            assert getattr(first, name) == getattr(alone, name), name
+        assert (first.priority, first.namespace) == (0, "")
+        assert (second.priority, second.namespace, second.token_ids_logprob) == (3, "3:keysalt", (5,))
+        assert sorted(answer["meta_info"]["id"] == "the second" for answer in answers) == [False, True]
+    nothing = server.ok(
+        "/generate", {"text": ["a", "b"], "token_ids_logprob": [None, None], "priority": [None] * 2}
+    )
+    assert len(nothing) == 2
+    server.ok("/generate", {"text": ["a", "b"], "lora_path": [None, None], "return_hidden_states": [False, False]})
+
+
 def test_stop_string_sends_a_quiet_abort(server: Live) -> None:
     body = {"text": "[say:one STOP two]", "rid": "stopper", "sampling_params": {"stop": ["STOP"]}}
     answer = server.ok("/generate", body)
@@ -197,6 +228,9 @@ def test_stop_string_sends_a_quiet_abort(server: Live) -> None:
         ({"text": "x", "rid": ""}, "rid"),
         ({"text": "x", "image_data": "http://a/b.png"}, "image_data"),
         ({"text": "x", "lora_path": "a"}, "lora_path"),
+        ({"text": ["x", "y"], "lora_path": [None, "a"]}, "lora_path"),
+        ({"text": "x", "sampling_params": {"n": 100_000}}, "n must be in"),
+        ({"text": ["x"] * 20, "sampling_params": {"n": 128}}, "n is 128 for 20 prompts"),
         ({"text": "x", "session_params": {"id": "s"}}, "session_params"),
         ({"text": "x", "custom_logit_processor": "code"}, "custom_logit_processor"),
         ({"text": ["a", "b"], "rid": ["same", "same"]}, "differ"),
@@ -221,6 +255,8 @@ def test_nulls_mean_defaults_and_unknown_fields_are_ignored(server: Live) -> Non
     body = {"text": "[say:ok]", "rid": None, "stream": None, "return_logprob": None, "no_such_field": [1]}
     assert server.ok("/generate", {**body, "sampling_params": {"temperature": None, "stop": None}})["text"] == "ok"
     assert server.ok("/generate", {**body, "lora_path": None, "image_data": []})["text"] == "ok"
+    nothing = {"lora_path": [None], "image_data": [[None]], "return_hidden_states": [False]}
+    assert server.ok("/generate", {**body, "text": [body["text"]], **nothing})[0]["text"] == "ok"
 
 
 def test_large_numbers_that_mean_no_bound_are_accepted(server: Live) -> None:

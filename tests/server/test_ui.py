@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from radixlang.server.metrics import Metrics
 from tests.server.browser import BROWSER, Browser
 from tests.server.fakes import FakeEngine, Live, live
 from tests.server.test_looking import fill
@@ -144,6 +145,24 @@ def test_requests_and_an_engine_that_is_gone(browser: Browser, server: Live) -> 
     server.on_loop(server.hub.fail_all)
     browser.until("!document.querySelector('#banner').hidden")
     assert "died" in browser.js("document.querySelector('#banner').textContent")
+
+
+def test_a_server_that_comes_back_is_another(
+    browser: Browser, server: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.ok("/generate", {"text": "abc", "sampling_params": {"max_new_tokens": 9}})
+    look(browser, server)
+    served = "document.querySelector('#charts').textContent"
+    browser.until(f"{served}.includes('9 made')")
+    browser.js("window.real = window.fetch; window.fetch = () => Promise.reject(new TypeError('gone')); 1")
+    browser.until("document.querySelector('#banner').textContent.includes('trying again')")
+    monkeypatch.setattr("radixlang.config.Config.model_name", "another/model")
+    server.hub.metrics = Metrics("another/model", server.hub.info)
+    browser.js("window.fetch = window.real; 1")
+    browser.until("document.querySelector('#title').textContent === 'another/model'")
+    browser.until(f"{served}.includes('0 made')")
+    assert browser.js("document.querySelector('#banner').hidden")
+    assert browser.errors == []
 
 
 def test_five_thousand_runs_stay_responsive(browser: Browser, server: Live) -> None:

@@ -111,6 +111,18 @@ def test_more_replicas_are_faster() -> None:
     assert waits[1] < waits[0] / 2
 
 
+def test_idle_replicas_cost_nothing() -> None:
+    cluster = Cluster(1_000_000, "cache-aware", best=False)
+    simulation = Simulation(model(), play_of(sessions=2), cluster)
+    loads = simulation.run()
+    assert len(loads) == 1_000_000
+    assert 1 <= sum(load.requests > 0 for load in loads) <= 2 * sum(load.requests for load in loads)
+    own = simulation._fleets._own
+    assert own is not None
+    assert set(own._replicas) == {number for number, load in enumerate(loads) if load.requests}
+    assert not own._working
+
+
 def test_a_failure_in_a_process_is_told() -> None:
     fleets = Fleets(model(), Cluster(2, processes=2))
     try:

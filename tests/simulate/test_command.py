@@ -101,7 +101,7 @@ def logged(simulation: Simulation) -> list[list[float]]:
     steps: list[list[float]] = []
     own = simulation._fleets._own
     assert own is not None
-    replica = own._replicas[0]
+    replica = own.replica(0)
 
     class Writing:
         def seconds(self, work: tuple[int, ...]) -> float:

@@ -15,6 +15,7 @@ import re
 import secrets
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import count
@@ -37,8 +38,14 @@ ENTRY = re.compile(r"[0-9a-f]{32}(\.[0-9a-f]+-\d+\.part)?")
 """names of our files; others in the folder are nobody's business here"""
 LATER = 1000
 """nanoseconds by which a page counts as older than the one before it, without which it is worth nothing"""
+NOTED = 10**9
+"""nanoseconds in which two uses of a prefix are one: to note a use takes a system call for each of its pages"""
+MOST_NOTED = 1 << 16
+"""pages whose last noted use is remembered"""
 LEFTOVER = 3600
 """seconds after which a file that was never renamed is nobody's any more"""
+FUTURE = 3600 * 10**9
+"""nanoseconds by which clocks of servers that share a folder may differ"""
 ROOM = 0.9
 """share of the limit that remains when entries are deleted"""
 LOOK = 0.05
@@ -64,10 +71,6 @@ class DiskStorage:
         self._page_bytes = options.page_bytes
         self._limit = options.limit_bytes
         self._entry_bytes = HEADER_BYTES + options.page_bytes
-        if 0 < self._limit < self._entry_bytes:
-            raise ConfigError(
-                f"--cache-dir-size allows {self._limit:,} bytes, one page takes {self._entry_bytes:,}; raise it."
-            )
         self._mine = self._root / options.identity[:16].hex()
         self._writer = secrets.token_hex(4)  # process ids repeat where containers share a folder
         self._numbers = count()
@@ -75,13 +78,17 @@ class DiskStorage:
         self._total: int | None = None
         """bytes of all entries as far as we know, None before the first look"""
         self._since_look = 0
+        self._noted: dict[bytes, int] = {}
+        """when we last noted a use of these, or of a page behind them"""
+        self._oldest = 0
+        """last use of the entry that would be deleted next, or earlier"""
         self._unwritable_until = 0.0
         self._told_unwritable = False
 
     @staticmethod
     def check(options: StorageOptions) -> None:
         """Raises:
-        ConfigError: the folder cannot be written to.
+        ConfigError: the folder cannot be written to, or has no room for a page.
         """
         if not options.folder:
             raise ConfigError("--hicache-storage-backend file needs --cache-dir: the folder to keep pages in.")
@@ -97,6 +104,12 @@ class DiskStorage:
                 f"--cache-dir {options.folder} cannot be written to: {reason}; name a folder in which this user "
                 "may make files."
             ) from None
+        entry = HEADER_BYTES + options.page_bytes
+        if options.page_bytes and 0 < options.limit_bytes < entry:
+            raise ConfigError(
+                f"--cache-dir-size allows {options.limit_bytes:,} bytes, but one page of KV takes {entry:,}; "
+                "raise it, or set 0 for no limit."
+            )
 
     def _path(self, key: bytes) -> Path:
         name = key.hex()
@@ -125,9 +138,6 @@ class DiskStorage:
                 log.warning("the cache entry %s is deleted: %s", path, error)
                 _unlink(path)
                 good = min(good, index)
-        now = time.time_ns()
-        for index, key in enumerate(keys[:good]):
-            _note_use(self._path(key), now - LATER * index)
         return good
 
     def _read(self, path: Path, key: bytes, buffer: Buffer) -> None:
@@ -151,15 +161,16 @@ class DiskStorage:
             return False
         return True
 
-    def write(self, keys: Sequence[bytes], buffers: Sequence[Buffer]) -> int:
-        written, now = 0, time.time_ns()
-        for index, (key, buffer) in enumerate(zip(keys, buffers, strict=True)):
-            path, used = self._path(key), now - LATER * index
+    def write(self, keys: Sequence[bytes], buffers: Sequence[Buffer], behind: Sequence[bytes] = ()) -> int:
+        written, since = 0, self._use(behind)
+        for index, (key, buffer) in enumerate(zip(keys, buffers, strict=True), len(behind)):
+            path, used = self._path(key), since - LATER * index
             # Whoever computed the page may have had to because of what is there: existing is not enough.
             if self.exists([key]) and self._whole(path, key):
                 _note_use(path, used)
+                self._noted[key] = since
                 continue
-            if time.monotonic() < self._unwritable_until or not self._make_room():
+            if time.monotonic() < self._unwritable_until or not self._make_room(used):
                 break
             try:
                 self._write(path, key, buffer, used)
@@ -174,7 +185,23 @@ class DiskStorage:
             with self._lock:
                 self._total = (self._total or 0) + self._entry_bytes
                 self._since_look += self._entry_bytes
+                self._oldest = min(self._oldest, used)
+            self._noted[key] = since
         return written
+
+    def _use(self, prefix: Sequence[bytes]) -> int:
+        """Note that all of these are used. → the time of use that the first page has now, for those that follow"""
+        now = time.time_ns()
+        since = min((self._noted.get(key, 0) for key in prefix), default=now)
+        if abs(now - since) < NOTED:
+            return since
+        if len(self._noted) > MOST_NOTED:
+            self._noted.clear()
+        self._noted |= dict.fromkeys(prefix, now)
+        for index, key in enumerate(prefix):
+            name = key.hex()
+            _note_use(f"{self._mine}/{name[:2]}/{name}", now - LATER * index)
+        return now
 
     def _write(self, path: Path, key: bytes, buffer: Buffer, used: int) -> None:
         part = path.with_name(f"{path.name}.{self._writer}-{next(self._numbers)}.part")
@@ -205,27 +232,33 @@ class DiskStorage:
 
     # ---- the limit ----
 
-    def _make_room(self) -> bool:
-        """Delete what was used least recently until another entry fits. → whether it does"""
+    def _make_room(self, used: int) -> bool:
+        """Delete what was used least recently, and before `used`, until another entry fits. → whether it does
+
+        What comes before a page in its prefix was used after it (`LATER`): nothing gives way to its own end.
+        """
         if not self._limit:
             return True
         with self._lock:
             unknown = self._total is None or self._since_look > LOOK * self._limit
             if not unknown and (self._total or 0) + self._entry_bytes <= self._limit:
                 return True
-            entries = sorted(self._entries())
+            if not unknown and used <= self._oldest:
+                return False  # without a look for each page of a prompt that is larger than the folder
+            entries = deque(sorted(self._entries()))
             total = sum(size for _, size, _ in entries)
-            if total + self._entry_bytes > self._limit:
-                for _, size, path in entries:
-                    if total + self._entry_bytes <= ROOM * self._limit:
-                        break
-                    _unlink(path)
-                    total -= size
+            most = ROOM * self._limit if total + self._entry_bytes > self._limit else self._limit
+            while entries and entries[0][0] < used and total + self._entry_bytes > most:
+                _, size, path = entries.popleft()
+                _unlink(path)
+                total -= size
             self._total, self._since_look = total, 0
+            self._oldest = entries[0][0] if entries else used
             return total + self._entry_bytes <= self._limit
 
-    def _entries(self) -> Iterator[tuple[float, int, str]]:
+    def _entries(self) -> Iterator[tuple[int, int, str]]:
         """(last use, bytes, path) of all models' entries; leftovers of crashed writers are removed."""
+        future = time.time_ns() + FUTURE
         for model in _folders(self._root):
             for first in _folders(model):
                 for entry in _scan(first):
@@ -239,7 +272,9 @@ class DiskStorage:
                     if match[1] is not None and time.time() - state.st_mtime > LEFTOVER:
                         _unlink(entry.path)
                         continue
-                    yield state.st_mtime, state.st_size, entry.path
+                    # What no clock of a server can have written would otherwise be there for ever.
+                    at = state.st_mtime_ns if state.st_mtime_ns < future else 0
+                    yield at, state.st_size, entry.path
 
     def close(self) -> None:
         """Nothing is open."""
@@ -257,7 +292,7 @@ def _folders(folder: str | Path) -> list[str]:
     return [entry.path for entry in _scan(folder) if entry.is_dir(follow_symlinks=False)]
 
 
-def _note_use(path: Path, at: int) -> None:
+def _note_use(path: str | Path, at: int) -> None:
     """For the order in which entries are deleted: file systems may not note accesses, and have coarse clocks."""
     with suppress(OSError):  # deleted meanwhile, or another user's
         os.utime(path, ns=(at, at))

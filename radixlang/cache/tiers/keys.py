@@ -10,13 +10,51 @@ the page: `identity` says model, layout and arithmetic. Equal keys, equal bytes;
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from hashlib import blake2b
+from typing import NamedTuple
 
 import numpy as np
 
 from radixlang.plan import Ints
 
 KEY_BYTES = 16
+
+
+class Link(NamedTuple):
+    """A key, and the one before it in its prefix, if it is not the first."""
+
+    key: bytes
+    before: Link | None
+    depth: int
+    """keys before it"""
+
+    @classmethod
+    def after(cls, before: Link | None, key: bytes) -> Link:
+        return cls(key, before, before.depth + 1 if before is not None else 0)
+
+    def behind(self) -> list[bytes]:
+        """The keys before this one, from the first on."""
+        keys, link = [], self.before
+        while link is not None:
+            keys.append(link.key)
+            link = link.before
+        return keys[::-1]
+
+
+def runs(links: Iterable[Link]) -> list[tuple[list[bytes], list[bytes]]]:
+    """(the keys before it, its own) of each run of neighbours among `links`, which come in the order of their
+    prefixes."""
+    ending: dict[bytes, list[bytes]] = {}
+    found = []
+    for link in links:
+        run = ending.pop(link.before.key, None) if link.before is not None else None
+        if run is None:
+            run = []
+            found.append((link.behind(), run))
+        run.append(link.key)
+        ending[link.key] = run
+    return found
 
 
 def first_key(identity: bytes, namespace: str) -> bytes:

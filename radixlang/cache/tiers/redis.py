@@ -101,8 +101,12 @@ class RedisStorage:
                 break
         return done
 
-    def write(self, keys: Sequence[bytes], buffers: Sequence[Buffer]) -> int:
+    def write(self, keys: Sequence[bytes], buffers: Sequence[Buffer], behind: Sequence[bytes] = ()) -> int:
         written = 0
+        if behind:
+            pipeline = self._client.pipeline(transaction=False)
+            pipeline.touch(*(self._name(key) for key in reversed(behind)))
+            pipeline.execute(raise_on_error=False)  # a server that lacks this command does without
         for batch in _batches(list(zip(keys, buffers, strict=True)), self._batch):
             pipeline = self._client.pipeline(transaction=False)
             for key, _ in batch:

@@ -32,6 +32,7 @@ class StorageOptions:
     identity: bytes
     """model, layout and arithmetic of the pages; see `keys`"""
     page_bytes: int
+    """0 as long as it is not known"""
     folder: str | None = None
     """`--cache-dir`"""
     limit_bytes: int = 0
@@ -47,7 +48,7 @@ class StorageTier(Protocol):
 
     @staticmethod
     def check(options: StorageOptions) -> None:
-        """Called before weights load, when identity and size of a page are not known.
+        """Called before weights load, at first when not even the size of a page is known.
 
         Raises:
             ConfigError: the storage cannot be used.
@@ -63,8 +64,12 @@ class StorageTier(Protocol):
         deleted."""
         ...
 
-    def write(self, keys: Sequence[bytes], buffers: Sequence[Buffer]) -> int:
-        """Keep the pages, those that are there already left alone; → how many were written."""
+    def write(self, keys: Sequence[bytes], buffers: Sequence[Buffer], behind: Sequence[bytes] = ()) -> int:
+        """Keep the pages, those that are there already left alone; → how many were written.
+
+        They follow one another in a prefix, which begins with those `behind`. All count as used now, `keys` or
+        none, and the first most of all: without its beginning a prefix is worth nothing.
+        """
         ...
 
     def close(self) -> None:

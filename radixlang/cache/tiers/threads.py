@@ -67,14 +67,14 @@ class StorageThreads:
         """Into these slots, which are the job's until it is done."""
         self._readers.submit(self._run, job, lambda: self.storage.read(keys, self._buffers(slots)))
 
-    def write(self, job: Job, keys: Sequence[bytes], slots: Sequence[int]) -> None:
-        """From these slots, which stay as they are until the job is done."""
+    def write(self, job: Job, keys: Sequence[bytes], slots: Sequence[int], behind: Sequence[bytes] = ()) -> None:
+        """From these slots, which stay as they are until the job is done; see `StorageTier.write`."""
         with self._lock:
             self._unwritten += 1
-        self._writer.submit(self._write, job, keys, slots)
+        self._writer.submit(self._write, job, keys, slots, behind)
 
-    def _write(self, job: Job, keys: Sequence[bytes], slots: Sequence[int]) -> None:
-        self._run(job, lambda: self.storage.write(keys, self._buffers(slots)))
+    def _write(self, job: Job, keys: Sequence[bytes], slots: Sequence[int], behind: Sequence[bytes]) -> None:
+        self._run(job, lambda: self.storage.write(keys, self._buffers(slots), behind))
         with self._lock:
             self._unwritten -= 1
 

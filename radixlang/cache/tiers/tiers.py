@@ -18,14 +18,16 @@ from typing import Protocol
 
 import numpy as np
 
-from radixlang.cache.tiers.keys import first_key, page_keys
+from radixlang.cache.tiers.keys import Link, first_key, page_keys, runs
 from radixlang.cache.tiers.slots import HostPage, HostSlots
 from radixlang.cache.tiers.threads import StorageThreads
 from radixlang.plan import AwaitCopies, Ints, LoadPages, StorePages, Transfer
 
 WRITE_POLICIES = ("write_through", "write_through_selective", "write_back")
 CHUNK = 8
-"""pages that one thread reads or writes at a time"""
+"""pages that one thread reads at a time"""
+WRITTEN = 256
+"""pages that are written at a time: more than are read, as each time those behind which they come are noted too"""
 UNWRITTEN_SHARE = 0.5
 """of the host's slots at most wait to be written to storage; pages beyond are not written"""
 
@@ -58,10 +60,12 @@ class Load:
 
 
 class Prefetch:
-    """Pages of one prefix that are looked for in storage and read into host memory, where they are held."""
+    """Pages of one prefix that are looked for in storage and read into host memory, where they are held; those
+    `behind` come before them."""
 
-    def __init__(self, keys: list[bytes]) -> None:
+    def __init__(self, keys: list[bytes], behind: Sequence[bytes]) -> None:
         self.keys = keys
+        self.behind = behind
         self.held: list[HostPage] = []
         self.done = False
         self.dropped = False
@@ -76,9 +80,9 @@ class Prefetch:
 class _Store:
     """Pages on their way to host memory; those in `lost` are not to be trusted."""
 
-    def __init__(self, pages: list[int], keys: list[bytes], slots: list[int]) -> None:
+    def __init__(self, pages: list[int], links: list[Link], slots: list[int]) -> None:
         self.pages = pages
-        self.keys = keys
+        self.links = links
         self.slots = slots
         self.lost: set[bytes] = set()
 
@@ -102,8 +106,9 @@ class _Read(_Find):
 class _Write:
     vain = False
 
-    def __init__(self, pages: list[HostPage]) -> None:
+    def __init__(self, pages: list[HostPage], behind: list[bytes]) -> None:
         self.pages = pages
+        self.behind = behind
 
 
 class Tiers:
@@ -126,9 +131,9 @@ class Tiers:
         self._identity = identity
         self._copies = copies
         self._policy = policy
-        self._key_of: list[bytes | None] = [None] * num_pages
+        self._link_of: list[Link | None] = [None] * num_pages
         """by device page, while it is in the tree"""
-        self._new: dict[int, bytes] = {}
+        self._new: dict[int, Link] = {}
         """device pages to be stored with the next plan: the one in the making may still write them"""
         self._stores: dict[int, _Store] = {}
         self._loads: dict[int, Load] = {}
@@ -169,44 +174,48 @@ class Tiers:
         """The keys of `pages`, which lie in the tree one behind the other from the start of a prefix."""
         keys = []
         for page in pages.tolist():
-            key = self._key_of[page]
-            if key is None:
+            link = self._link_of[page]
+            if link is None:
                 break
-            keys.append(key)
+            keys.append(link.key)
         return keys
 
     # ---- what happens to the tree ----
 
-    def kept(self, keys: Sequence[bytes], pages: Ints, present: int) -> None:
-        """`pages`, of neighbours in a prefix, are in the tree now; the first `present` of them were before."""
-        self.host.touch(keys)
+    def kept(self, keys: Sequence[bytes], pages: Ints, present: int, known: int = 0) -> None:
+        """`pages`, of a prefix from its start on, are in the tree now; the first `present` of them were before,
+        and the first `known` have been told of."""
+        self.host.touch(keys[known:])
         stored = {"write_through": len(keys), "write_through_selective": present, "write_back": 0}[self._policy]
-        for index, (page, key) in enumerate(zip(pages.tolist(), keys, strict=True)):
-            self._key_of[page] = key
+        link = self._link_of[pages[known - 1]] if known else None
+        for index, page in enumerate(pages[known:].tolist(), known):
+            key, before, link = keys[index], link, self._link_of[page]
+            if link is None or link.key != key:
+                link = self._link_of[page] = Link.after(before, key)
             if index < stored and self._missing(key):
-                self._new[page] = key
+                self._new[page] = link
 
     def copied(self, page: int) -> bool:
         """Whether a device page that is in the tree is in host memory too."""
-        key = self._key_of[page]
-        return key is not None and self.host.get(key) is not None
+        link = self._link_of[page]
+        return link is not None and self.host.get(link.key) is not None
 
     def _missing(self, key: bytes) -> bool:
         return key not in self._storing_keys and self.host.get(key) is None
 
     def evicted(self, pages: Ints) -> None:
         """The tree gives these up, and the plan in the making may write them."""
-        rescue: dict[int, bytes] = {}
+        rescue: dict[int, Link] = {}
         for page in pages.tolist():
-            key, self._key_of[page] = self._key_of[page], None
+            link, self._link_of[page] = self._link_of[page], None
             copy = self._storing.get(page)
             if copy is not None:
                 self._await[copy] = None
             new = self._new.pop(page, None)
-            if key is not None and (new or self._policy == "write_back") and self._missing(key):
-                rescue[page] = key
+            if link is not None and (new or self._policy == "write_back") and self._missing(link.key):
+                rescue[page] = link
         if rescue:
-            copy = self._store(rescue)
+            copy = self._store(dict(sorted(rescue.items(), key=lambda entry: entry[1].depth)))
             if copy is not None:
                 self._await[copy] = None
 
@@ -214,12 +223,12 @@ class Tiers:
         """What these hold may be wrong, and they have left the tree."""
         keys = []
         for page in pages.tolist():
-            key, self._key_of[page] = self._key_of[page], None
+            link, self._link_of[page] = self._link_of[page], None
             self._new.pop(page, None)
-            if key is not None:
-                keys.append(key)
+            if link is not None:
+                keys.append(link.key)
                 for store in self._stores.values():
-                    store.lost.add(key)
+                    store.lost.add(link.key)
         self.host.drop(keys)
 
     # ---- the plan in the making ----
@@ -228,7 +237,7 @@ class Tiers:
         """The last plan is sealed: what it wrote may be stored beside this one."""
         if self._new:
             new, self._new = self._new, {}
-            self._store({page: key for page, key in new.items() if self._missing(key)})
+            self._store({page: link for page, link in new.items() if self._missing(link.key)})
 
     def transfers(self, rows: bool) -> tuple[Transfer, ...]:
         """What the plan, which has rows or not, must begin and await; told once."""
@@ -247,17 +256,17 @@ class Tiers:
         """A plan is needed, or `poll` has something to wait for beside storage."""
         return bool(self._new or self._stores or self._loads)
 
-    def _store(self, wanted: dict[int, bytes]) -> int | None:
+    def _store(self, wanted: dict[int, Link]) -> int | None:
         """Begin to store device pages. → the copy, None when there is no slot"""
         slots = self.host.reserve(len(wanted))
         self.dropped_pages += len(wanted) - len(slots)
         if not slots:
             return None
-        pages, keys = list(wanted)[: len(slots)], list(wanted.values())[: len(slots)]
+        pages, links = list(wanted)[: len(slots)], list(wanted.values())[: len(slots)]
         copy = self._number()
-        self._stores[copy] = _Store(pages, keys, slots)
+        self._stores[copy] = _Store(pages, links, slots)
         self._storing |= dict.fromkeys(pages, copy)
-        self._storing_keys.update(keys)
+        self._storing_keys.update(link.key for link in links)
         self._begin_stores.append(StorePages(copy, np.array(pages, np.int32), np.array(slots, np.int32)))
         return copy
 
@@ -295,11 +304,12 @@ class Tiers:
 
     # ---- from storage to host memory ----
 
-    def prefetch(self, keys: list[bytes], least: int = 1) -> Prefetch | None:
-        """Look for `keys` in storage as far as host memory lacks them; None when it lacks less than `least`."""
+    def prefetch(self, keys: list[bytes], least: int = 1, behind: Sequence[bytes] = ()) -> Prefetch | None:
+        """Look for `keys`, which in their prefix follow those `behind`, in storage as far as host memory lacks
+        them; None when it lacks less than `least`."""
         if self.threads is None or len(keys) - self.host.find(keys) < least:
             return None
-        prefetch = Prefetch(keys)
+        prefetch = Prefetch(keys, behind)
         self._prefetches[prefetch] = None
         self._advance(prefetch)
         return prefetch
@@ -383,6 +393,9 @@ class Tiers:
             prefetch.held += pages
         prefetch.parts -= 1
         if not prefetch.parts:
+            assert self.threads is not None
+            used = [*prefetch.behind, *prefetch.keys[: self.host.find(prefetch.keys)]]
+            self.threads.write(_Write([], used), [], [], used)
             order = {key: index for index, key in enumerate(prefetch.keys)}
             prefetch.held.sort(key=lambda page: order[page.key])
             self._finish(prefetch)
@@ -409,6 +422,7 @@ class Tiers:
                 self.written_pages += count
                 self._unwritten -= len(job.pages)
                 self.host.release(job.pages)
+                self.host.touch(job.behind)
         self._feed()
 
     def _loaded(self, load: Load, worked: bool) -> None:
@@ -418,25 +432,33 @@ class Tiers:
 
     def _stored(self, copy: int, store: _Store, worked: bool) -> None:
         good = []
-        for page, key, slot in zip(store.pages, store.keys, store.slots, strict=True):
+        for page, link, slot in zip(store.pages, store.links, store.slots, strict=True):
             if self._storing.get(page) == copy:
                 del self._storing[page]
-            self._storing_keys.discard(key)
-            if worked and key not in store.lost:
-                good.append(self.host.put(key, slot))
+            self._storing_keys.discard(link.key)
+            if worked and link.key not in store.lost:
+                self.host.put(link.key, slot)
+                good.append(link)
             else:
                 self.host.free([slot])
         self.stored_pages += len(good)
-        if self.threads is None:
-            return
-        room = int(self.host.count * UNWRITTEN_SHARE) - self._unwritten
-        self.dropped_pages += max(0, len(good) - room)
-        good = good[: max(0, room)]
-        self.host.hold(good)
-        self._unwritten += len(good)
-        for at in range(0, len(good), CHUNK):
-            part = good[at : at + CHUNK]
-            self.threads.write(_Write(part), [page.key for page in part], [page.slot for page in part])
+        for behind, keys in runs(good):
+            self.host.touch([*behind, *keys])
+            if self.threads is not None:
+                self._write(keys, behind)
+
+    def _write(self, keys: list[bytes], behind: list[bytes]) -> None:
+        """Neighbours in a prefix go to storage, its beginning first, as far as there is time for them."""
+        assert self.threads is not None
+        room = max(0, int(self.host.count * UNWRITTEN_SHARE) - self._unwritten)
+        self.dropped_pages += max(0, len(keys) - room)
+        keys = keys[:room]
+        for at in range(0, len(keys), WRITTEN):
+            part, before = keys[at : at + WRITTEN], behind + keys[:at]
+            pages = [page for page in map(self.host.get, part) if page is not None]
+            self.host.hold(pages)
+            self._unwritten += len(pages)
+            self.threads.write(_Write(pages, before), part, [page.slot for page in pages], before)
 
     # ---- starting over ----
 
@@ -454,7 +476,7 @@ class Tiers:
         for waiting in (self._stores, self._loads, self._new, self._storing, self._storing_keys, self._await):
             waiting.clear()
         self._begin_stores, self._begin_loads = [], []
-        self._key_of = [None] * len(self._key_of)
+        self._link_of = [None] * len(self._link_of)
 
     def close(self) -> None:
         """Write to storage what is left to be written."""
@@ -465,4 +487,4 @@ class Tiers:
     def check(self) -> None:
         """Assert that no slot and no page is lost or in two places."""
         self.host.check(sum(len(store.slots) for store in self._stores.values()) + self._slots_read)
-        assert self._storing_keys >= {key for store in self._stores.values() for key in store.keys}
+        assert self._storing_keys >= {link.key for store in self._stores.values() for link in store.links}

@@ -132,6 +132,11 @@
 
   function figures(now) {
     const of = (name) => now[name] || 0;
+    // Another server has counted less: what the last one did is not part of its last minute.
+    if (["num_requests_total", "generation_tokens_total"].some((name) => of(name) < (history.at(-1)?.[name] || 0))) {
+      history.length = 0;
+      named = false;
+    }
     history.push(now);
     if (history.length > 2 * MINUTE) history.shift();
     const before = history.length > MINUTE ? history[history.length - MINUTE - 1] : {};
@@ -466,6 +471,7 @@
       $("banner").hidden = !failure;
       $("banner").textContent = failure?.status ? failure.message : "The server does not answer; trying again.";
     }
+    if (failure && !failure.status) named = false; // whoever answers next may be another
     timer = setTimeout(tick, 1000);
     if (!named && !failure) name().catch(() => {}); // the next turn tries again, and says why
   }

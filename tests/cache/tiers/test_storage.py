@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from radixlang.cache.tiers import STORAGES, StorageOptions
+from radixlang.cache.tiers import STORAGES, StorageOptions, disk
 from radixlang.cache.tiers.disk import DiskStorage
 from radixlang.cache.tiers.keys import first_key, page_keys
 from radixlang.cache.tiers.slots import HostSlots
@@ -165,6 +165,7 @@ def test_what_is_written_comes_back_elsewhere(make: Make) -> None:
     assert storage.exists(KEYS) == 0
     assert storage.write(KEYS[:6], rows(data[:6])) == 6
     assert storage.write(KEYS[:6], rows(pages(6, seed=1))) == 0  # there already
+    assert storage.write([], [], KEYS) == 0  # used, those that are there
     other = make()
     assert other.exists(KEYS) == 6
     assert other.exists(KEYS[6:]) == 0
@@ -257,7 +258,8 @@ def test_many_at_once(make: Make) -> None:
 # ---- disks ----
 
 
-def test_the_limit_holds_and_the_least_used_go(tmp_path: Path) -> None:
+def test_the_limit_holds_and_the_least_used_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "NOTED", 0)
     entry = HEADER_BYTES + SIZE
     (tmp_path / "notes.txt").write_text("not ours")
     storage = DiskStorage(StorageOptions(IDENTITY, SIZE, str(tmp_path), limit_bytes=6 * entry))
@@ -265,26 +267,101 @@ def test_the_limit_holds_and_the_least_used_go(tmp_path: Path) -> None:
     assert storage.write(KEYS[:6], rows(data[:6])) == 6
     for age, key in enumerate(KEYS[:6]):
         os.utime(storage._path(key), (1e9 + age, 1e9 + age))
-    out = np.zeros_like(data)
-    assert storage.read(KEYS[:1], rows(out[:1])) == 1  # the oldest is used
+    assert storage.write([], [], KEYS[:1]) == 0  # the oldest is used
     assert storage.write(KEYS[6:], rows(data[6:])) == 2
     assert [storage.exists([key]) for key in KEYS] == [1, 0, 0, 1, 1, 1, 1, 1]
     assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) <= 6 * entry + 8
     assert (tmp_path / "notes.txt").exists()
 
 
-def test_the_end_of_a_prompt_goes_before_its_beginning(tmp_path: Path) -> None:
+def test_the_end_of_a_prompt_goes_before_its_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without its first page a prompt is lost, whatever else of it is there."""
+    monkeypatch.setattr(disk, "NOTED", 0)
     entry = HEADER_BYTES + SIZE
     storage = DiskStorage(StorageOptions(IDENTITY, SIZE, str(tmp_path), limit_bytes=8 * entry))
     data, others = pages(), [bytes([100 + i]) * 16 for i in range(3)]
     storage.write(KEYS, rows(data))
     storage.write(others[:1], rows(data[:1]))
     assert storage.exists(KEYS) == 6
-    assert storage.read(KEYS[:6], rows(data[:6])) == 6
+    storage.write([], [], KEYS[:6])
     storage.write(others[1:], rows(data[1:3]))
     assert [storage.exists([key]) for key in others] == [0, 1, 1]
     assert storage.exists(KEYS) >= 4
+
+
+def test_a_prompt_larger_than_the_folder_keeps_its_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many calls it takes to write: nothing displaces what comes before it."""
+    entry = HEADER_BYTES + SIZE
+    storage = DiskStorage(StorageOptions(IDENTITY, SIZE, str(tmp_path), limit_bytes=5 * entry))
+    looks, real = [], storage._entries
+    monkeypatch.setattr(storage, "_entries", lambda: looks.append(1) or real())
+    keys, data = [bytes([i]) * 16 for i in range(40)], pages(40)
+
+    def write(prompt: list[bytes], step: int) -> None:
+        for at in range(0, len(prompt), step):
+            storage.write(prompt[at : at + step], rows(data[: len(prompt[at : at + step])]), prompt[:at])
+
+    for step in (1, 2, 3, 8, 40):
+        old = [bytes([100 + step]) * 15 + bytes([i]) for i in range(9)]
+        write(old, step)
+        assert storage.exists(old) == 5  # of what was used before, nothing
+        write(keys, step)
+        assert storage.exists(keys) == 5
+        assert sum(path.is_file() for path in tmp_path.rglob("*")) == 5
+        write([*old[:1], *keys[:3]], step)  # another prompt: the end of the first gives way
+        assert 0 < storage.exists(keys) < 5
+        write(keys[:2], step)
+    looks.clear()
+    storage.write(keys, rows(data))
+    assert len(looks) <= 3  # not one for every page that has no room
+
+
+def test_a_conversation_does_not_outlive_its_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page that is written makes those before it count as used, whoever has read them meanwhile."""
+    monkeypatch.setattr(disk, "NOTED", 0)
+    entry = HEADER_BYTES + SIZE
+    storage = DiskStorage(StorageOptions(IDENTITY, SIZE, str(tmp_path), limit_bytes=6 * entry))
+    data = pages()
+    for turn, key in enumerate(KEYS[:4]):
+        storage.write([key], rows(data[turn : turn + 1]), KEYS[:turn])
+        other = bytes([100 + turn]) * 16
+        storage.write([other], rows(data[:1]))
+    assert storage.exists(KEYS) == 4
+
+
+def test_uses_that_follow_each_other_closely_are_noted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what is written meanwhile is older than what it follows all the same."""
+    storage, data = DiskStorage(StorageOptions(IDENTITY, SIZE, str(tmp_path), limit_bytes=10**6)), pages()
+    clock = [10**18]
+    monkeypatch.setattr(disk.time, "time_ns", lambda: clock[0])
+    storage.write(KEYS[:2], rows(data[:2]))
+
+    def times() -> list[int]:
+        return [storage._path(key).stat().st_mtime_ns for key in KEYS if storage.exists([key])]
+
+    first = times()
+    clock[0] += disk.NOTED // 2
+    storage.write(KEYS[2:3], rows(data[2:3]), KEYS[:2])
+    assert times()[:2] == first
+    assert times() == sorted(times(), reverse=True)
+    clock[0] += disk.NOTED
+    storage.write(KEYS[3:4], rows(data[3:4]), KEYS[:3])
+    assert min(times()) > max(first)
+    assert times() == sorted(times(), reverse=True)
+
+
+def test_entries_from_the_future_go_first(tmp_path: Path) -> None:
+    entry = HEADER_BYTES + SIZE
+    storage = DiskStorage(StorageOptions(IDENTITY, SIZE, str(tmp_path), limit_bytes=2 * entry))
+    storage.write(KEYS[:2], rows(pages(2)))
+    for key in KEYS[:2]:
+        os.utime(storage._path(key), (4e9, 4e9))
+    assert storage.write(KEYS[2:4], rows(pages(2))) == 2
+    assert storage.exists(KEYS[2:]) == 2
 
 
 def test_another_servers_entries_count(tmp_path: Path) -> None:
@@ -356,7 +433,7 @@ def test_folders_that_cannot_be_used_are_named(tmp_path: Path) -> None:
             ConfigError, match=rf"--cache-dir .*{folder} cannot be written to: {words}; name a folder"
         ):
             DiskStorage.check(StorageOptions(IDENTITY, SIZE, str(tmp_path / folder)))
-    with pytest.raises(ConfigError, match="--cache-dir-size allows 1,000 bytes, one page takes 1,064"):
+    with pytest.raises(ConfigError, match="--cache-dir-size allows 1,000 bytes, but one page of KV takes 1,064"):
         DiskStorage(StorageOptions(IDENTITY, SIZE, str(tmp_path), limit_bytes=SIZE))
 
 

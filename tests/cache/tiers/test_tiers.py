@@ -33,6 +33,7 @@ class Threads:
     def __init__(self) -> None:
         self.asked: list[tuple[str, Any, list[bytes]]] = []
         self.answers: list[Done] = []
+        self.behind: list[list[bytes]] = []
 
     def find(self, job: Any, keys: list[bytes]) -> None:
         self.asked.append(("find", job, list(keys)))
@@ -40,8 +41,10 @@ class Threads:
     def read(self, job: Any, keys: list[bytes], slots: list[int]) -> None:
         self.asked.append(("read", job, list(keys)))
 
-    def write(self, job: Any, keys: list[bytes], slots: list[int]) -> None:
-        self.asked.append(("write", job, list(keys)))
+    def write(self, job: Any, keys: list[bytes], slots: list[int], behind: list[bytes]) -> None:
+        self.behind.append(list(behind))
+        if keys:
+            self.asked.append(("write", job, list(keys)))
 
     def answer(self, count: int) -> None:
         self.answers.append(Done(self.asked.pop(0)[1], count))
@@ -150,6 +153,40 @@ def test_write_back_stores_what_is_evicted_before_it_is_written() -> None:
     assert wait == AwaitCopies((store.copy,))
 
 
+def test_every_run_of_a_store_is_written_behind_its_own_beginning() -> None:
+    """And counts as used after its end, in host memory too: without it the end is worth nothing."""
+    tiers, copies, threads = make(slots=10)
+    keys = tiers.keys(np.arange(16, dtype=np.int32), "")
+    other = tiers.keys(np.r_[:8, 90:94].astype(np.int32), "")
+    stored(tiers, copies, keys[:2], 5, 6)
+    tiers.kept([*keys[:2], other[2]], ints(5, 6, 9), 2)
+    tiers.kept(keys[:3], ints(5, 6, 7), 2, known=2)
+    stored(tiers, copies, keys, 5, 6, 7, 8)  # all three stores in one
+    assert [written for _, _, written in threads.asked] == [keys[:2], other[2:], keys[2:]]
+    assert threads.behind == [[], keys[:2], keys[:2]]
+    for count in (2, 1, 2):
+        threads.answer(count)
+    tiers.poll()
+    tiers.host.reserve(7)  # five are free; the ends of the two go
+    assert tiers.host.find([other[2]]) == 0
+    assert tiers.host.find(keys) == 3
+
+
+def test_what_is_evicted_is_stored_from_its_beginning_on() -> None:
+    """Of `write_back` and little host memory: the tree gives up ends first, and of a run its last pages."""
+    tiers, copies, threads = make("write_back", slots=3)
+    keys = tiers.keys(np.arange(20, dtype=np.int32), "")
+    tiers.kept(keys, ints(1, 2, 3, 4, 5), 0)
+    tiers.evicted(ints(4, 5, 2, 3, 1))
+    (store, _) = tiers.transfers(True)
+    assert isinstance(store, StorePages)
+    assert store.pages.tolist() == [1, 2, 3]
+    copies.ended.append((store.copy, True))
+    tiers.poll()
+    assert tiers.host.find(keys) == 3
+    assert threads.asked[0][2] == keys[:1]  # no more than half of the slots wait to be written
+
+
 def test_selective_waits_for_a_second_use() -> None:
     tiers, _, _ = make("write_through_selective")
     keys = tiers.keys(np.arange(12, dtype=np.int32), "")
@@ -222,7 +259,7 @@ def test_reset_forgets_what_is_on_its_way() -> None:
     load = tiers.ahead(keys, 9)
     assert load is not None
     tiers.begin(load, ints(1, 2))
-    tiers.kept(keys[2:3], ints(7), 0)
+    tiers.kept(keys[:3], ints(5, 6, 7), 0, 2)
     tiers.begin_plan()
     tiers.reset()
     assert load.done
