@@ -58,6 +58,10 @@ class Ring(Protocol):
         """None while all is well, else what happened in a sentence."""
         ...
 
+    def killed(self) -> str | None:
+        """The same, if it happened to a process from outside: then no other's death was the reason."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -126,21 +130,20 @@ class ProcessRing:
         return None
 
     def dead(self) -> str | None:
-        codes = {name: child.poll() for name, child in self._children.items()}
-        for name, code in codes.items():
-            if not code or code == FOLLOWED:  # 0: it has drained. Their last messages say so
-                continue
-            if f"{name} rank 1" in codes:
-                name = f"{name} rank 0"
-            how = f"was killed by {_signal_name(-code)}" if code < 0 else f"exited with code {code}"
-            others = ", and the others cannot go on without it" if " rank " in name else ""
-            hint = (
-                " Systems do this to processes when memory is short: see the system's log, and lower "
-                "--mem-fraction-static, --max-total-tokens or --context-length if it was so."
-                if code == -signal.SIGKILL
-                else ""
-            )
-            return f"The {name} process {how}{others}; start again.{hint}"
+        # 0: it has drained. Last messages say so, of both.
+        return self.killed() or self._first_end(lambda code: code not in (0, FOLLOWED))
+
+    def killed(self) -> str | None:
+        # Libraries abort when another process does not answer.
+        return self._first_end(lambda code: code < 0 and code != -signal.SIGABRT)
+
+    def _first_end(self, counts: Callable[[int], bool]) -> str | None:
+        """What happened to the first process that has ended with an exit code that counts."""
+        for name, child in self._children.items():
+            code = child.poll()
+            if code is not None and counts(code):
+                first = name == "engine" and rank_name(name, 1) in self._children
+                return _ending(f"{name} rank 0" if first else name, code)
         return None
 
     def pids(self) -> list[int]:
@@ -202,6 +205,9 @@ class InlineRing:
     def dead(self) -> str | None:
         return self._problem
 
+    def killed(self) -> str | None:
+        return None  # threads are not
+
     def close(self) -> None:
         self.to_engine.send(Drain())
         for thread in self._threads:
@@ -209,17 +215,29 @@ class InlineRing:
         self.engine.executor.close()
 
 
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"signal {number}"
+def _ending(name: str, code: int) -> str:
+    """A sentence about a process that has ended, and what to do."""
+    how, hint = f"exited with code {code}", ""
+    if code < 0:
+        number = -code
+        known = number in set(signal.Signals)  # not all real-time signals have names
+        how = f"was killed by {signal.Signals(number).name if known else f'signal {number}'}"
+    if code == -signal.SIGKILL:
+        hint = (
+            " Systems do this to processes when memory is short: see the system's log, and lower "
+            "--mem-fraction-static, --max-total-tokens or --context-length if it was so."
+        )
+    others = ", and the others cannot go on without it" if " rank " in name else ""
+    return f"The {name} process {how}{others}; start again.{hint}"
 
 
 def first_cause(ring: Ring, *deaths: Dead) -> Dead | str:
     """Of what died first its last words or, if it had none, what happened to it: processes that have followed it
     into death may have said so earlier."""
     until = time.monotonic() + LAST_WORDS_WAIT
+    killed = ring.killed()
+    if killed:  # whatever the others noticed of it
+        return killed
     while True:
         for dead in deaths:
             if not dead.follows:
