@@ -44,6 +44,9 @@ WARM_UP_TIMEOUT = 300.0
 BACKLOG = 2048
 """connections that may wait to be accepted"""
 
+LONGEST_SOCKET = 103
+"""bytes that the path of a socket may have on macOS; Linux takes four more"""
+
 ProgressHook = Callable[[str, int, int], None]
 
 
@@ -73,7 +76,7 @@ class ProcessRing:
     """
 
     def __init__(self, config: Config, progress: ProgressHook | None = None) -> None:
-        self._folder = tempfile.mkdtemp(prefix="radixlang-")
+        self._folder = socket_folder()
         engine_in, detokenizer_in, server_in = (
             f"ipc://{self._folder}/{name}" for name in ("engine", "detokenizer", "server")
         )
@@ -85,14 +88,22 @@ class ProcessRing:
         try:
             self._children["engine"] = spawn(
                 "radixlang.engine.worker",
-                Start(config, engine_in, detokenizer_in, meeting=meeting, followers=tuple(followers.values())),
+                Start(
+                    config,
+                    engine_in,
+                    detokenizer_in,
+                    self._folder,
+                    meeting=meeting,
+                    followers=tuple(followers.values()),
+                ),
             )
             for rank, inbox in followers.items():
                 self._children[rank_name("engine", rank)] = spawn(
-                    "radixlang.engine.worker", Start(config, inbox, server_in, rank=rank, meeting=meeting)
+                    "radixlang.engine.worker",
+                    Start(config, inbox, server_in, self._folder, rank=rank, meeting=meeting),
                 )
             self._children["detokenizer"] = spawn(
-                "radixlang.text.worker", Start(config, detokenizer_in, server_in)
+                "radixlang.text.worker", Start(config, detokenizer_in, server_in, self._folder)
             )
             self.to_engine: Sender = ZmqSender(engine_in)
             self._await_ready(progress)
@@ -166,6 +177,25 @@ class ProcessRing:
             if end is not None:
                 end.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def socket_folder() -> str:
+    """A new private folder for sockets: among the temporary files, or in /tmp where that path is too long.
+
+    Raises:
+        ConfigError: neither will do.
+    """
+    problem = f"its path is too long for sockets, which may have {LONGEST_SOCKET} bytes"
+    for place in (None, "/tmp"):
+        try:
+            folder = tempfile.mkdtemp(prefix="radixlang-", dir=place)
+        except OSError as error:
+            problem = error.strerror or str(error)
+            continue
+        if len(os.fsencode(os.path.join(folder, "detokenizer"))) <= LONGEST_SOCKET:
+            return folder
+        os.rmdir(folder)
+    raise ConfigError(f"The folder for temporary files cannot be used: {problem}; set TMPDIR to another one.")
 
 
 class InlineRing:
@@ -326,10 +356,19 @@ def check_port(host: str, port: int) -> socket.socket:
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind(address)
+        # Linux would let another server that is still loading have the port too, as long as both say so.
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     except OSError as error:
         bound.close()
         raise port_error(host, port, error) from None
     return bound
+
+
+def open_port(bound: socket.socket) -> None:
+    """Take connections on what `check_port` has bound. They inherit the permission to bind their port again, which
+    the next server needs while they fade away."""
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.listen(BACKLOG)
 
 
 def port_error(host: str, port: int, error: OSError) -> ConfigError:
@@ -487,7 +526,7 @@ async def _serve_ring(
     leaver = asyncio.create_task(drain_then_exit())
     try:
         try:
-            bound.listen(BACKLOG)
+            open_port(bound)
         except OSError as error:  # another server took the port while this one was loading
             raise port_error(config.server.host, config.server.port, error) from None
         if not config.server.skip_server_warmup and not draining.is_set():

@@ -192,8 +192,9 @@ class Engine:
                 while (answer := self._call(self._next(stream, as_list, body))) is not None:
                     yield answer
             finally:
+                # Nobody waits for it: a forgotten iterator may be collected on the hub's own thread.
                 if not self._closed:
-                    self._call(stream.aclose())
+                    self._submit(stream.aclose())
 
         return answers()
 
@@ -363,7 +364,12 @@ def _body(prompt: Any, sampling_params: Any, fields: dict[str, Any]) -> Generate
 
 
 def _converted(values: dict[str, Any], kind: type[B], method: str) -> B:
-    """The arguments of a method as a body."""
+    """The arguments of a method as a body. Unknown ones that ask for nothing are left out, as by the server."""
+    values = {
+        name: value
+        for name, value in values.items()
+        if name in kind.__struct_fields__ or not (value is None or value is False)
+    }
     unknown = sorted(set(values) - set(kind.__struct_fields__))
     if unknown:
         raise RequestError(f"Unknown argument {unknown[0]!r} of {method}.", unknown[0])
@@ -375,11 +381,15 @@ def _converted(values: dict[str, Any], kind: type[B], method: str) -> B:
 
 
 def _plain(value: Any) -> Any:
-    """`value` with arrays and tuples as lists."""
+    """`value` with arrays and tuples as lists, and their numbers as Python's."""
     if hasattr(value, "tolist"):
         return value.tolist()
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) if hasattr(item, "tolist") or isinstance(item, tuple) else item for item in value]
+        return [
+            _plain(item) if hasattr(item, "tolist") or isinstance(item, tuple | dict) else item for item in value
+        ]
     return value
 
 

@@ -7,6 +7,7 @@ parent is gone. Must not know what a stage does.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,7 +30,8 @@ FOLLOWED = 3
 
 
 class Start(msgspec.Struct):
-    """What a stage is told: its configuration, the address it reads from and the one it writes to.
+    """What a stage is told: its configuration, the address it reads from and the one it writes to, and the folder
+    of the ring's sockets, which it removes when its parent is gone.
 
     Engine processes of a tensor-parallel group also learn their rank, the file in which the ranks meet, and the
     first one the addresses its followers read plans from.
@@ -38,6 +40,7 @@ class Start(msgspec.Struct):
     config: Config
     inbox: str
     outbox: str
+    folder: str
     rank: int = 0
     meeting: str = ""
     followers: tuple[str, ...] = ()
@@ -65,7 +68,7 @@ def run_stage(name: str, body: Callable[[Start, ZmqSender], None]) -> None:
     start = msgspec.msgpack.decode(stream.read(size), type=Start)
     name = rank_name(name, start.rank)
     configure(start.config.log.log_level, name)
-    _leave_with_parent()
+    _leave_with_parent(start.folder)
     sender = ZmqSender(start.outbox)
     code = 0
     try:
@@ -88,7 +91,7 @@ def run_stage(name: str, body: Callable[[Start, ZmqSender], None]) -> None:
     os._exit(code)
 
 
-def _leave_with_parent() -> None:
+def _leave_with_parent(folder: str) -> None:
     # The parent drains on these and then closes our standard input.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -96,6 +99,8 @@ def _leave_with_parent() -> None:
     def watch() -> None:
         while os.read(0, 1):
             pass
+        # A parent that was killed could not do it.
+        shutil.rmtree(folder, ignore_errors=True)
         os._exit(0)
 
     threading.Thread(target=watch, name="parent-watch", daemon=True).start()

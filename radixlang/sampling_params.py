@@ -175,6 +175,8 @@ def _forget_types(values: dict[str, Any]) -> dict[str, Any]:
     return {key: (float(v) if type(v) is int and key in _FLOATS else v) for key, v in values.items()}
 
 
+#: the parameters whose defaults a model's makers may set
+ADVISED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 _FLOATS = frozenset(
     {"temperature", "top_p", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty"}
 )

@@ -24,7 +24,7 @@ from radixlang.plan import Ints
 
 class _Meta(msgspec.Struct):
     cached_tokens: int = 0
-    completion_tokens: int = 0
+    completion_tokens: int | None = None
 
 
 class _Chunk(msgspec.Struct):
@@ -116,10 +116,12 @@ class _Player:
                     raise HttpError(str(chunk.error))
                 if chunk.output_ids and not ids:
                     asked.first = self._now()
+                meta = chunk.meta_info or _Meta()
                 # Cumulative, unless the server was started to send what is new.
-                ids = chunk.output_ids if chunk.output_ids[: len(ids)] == ids else ids + chunk.output_ids
+                whole = meta.completion_tokens in (None, len(chunk.output_ids))
+                ids = chunk.output_ids if whole else ids + chunk.output_ids
                 if chunk.meta_info is not None:
-                    asked.cached_tokens = chunk.meta_info.cached_tokens
+                    asked.cached_tokens = meta.cached_tokens
         except (OSError, HttpError, msgspec.DecodeError) as error:
             raise EngineError(f"A request of the benchmark failed: {str(error).rstrip('.')}.") from None
         if len(ids) != asked.output:

@@ -124,21 +124,25 @@ class ServerSource:
                 for line in reply.iter_lines():
                     data = line.removeprefix("data:").strip()
                     if line.startswith("data:") and data != "[DONE]":
-                        yield self._piece(json.loads(data))
+                        yield self._piece(data)
         except httpx.HTTPError as error:
             raise RadixLangError(f"The connection to {self._url} broke: {error}.") from None
 
-    def _piece(self, event: dict[str, Any]) -> Piece:
-        if "error" in event:
-            raise from_status(500, str(event["error"].get("message", event["error"])))
-        usage = event.get("usage") or {}
-        choices = event.get("choices") or [{}]
-        return Piece(
-            (choices[0].get("delta") or {}).get("content") or "",
-            usage.get("prompt_tokens"),
-            usage.get("completion_tokens"),
-            (usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
-        )
+    def _piece(self, data: str) -> Piece:
+        try:
+            event = json.loads(data)
+            if (error := event.get("error")) is not None:
+                raise from_status(500, str(error.get("message", error) if isinstance(error, dict) else error))
+            usage = event.get("usage") or {}
+            choices = event.get("choices") or [{}]
+            return Piece(
+                (choices[0].get("delta") or {}).get("content") or "",
+                usage.get("prompt_tokens"),
+                usage.get("completion_tokens"),
+                (usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
+            )
+        except (ValueError, LookupError, TypeError, AttributeError):
+            raise RadixLangError(f"{self._url} sent an event that is not understood: {data[:100]!r}.") from None
 
     def _check(self, status: int, text: str) -> None:
         if status == 200:

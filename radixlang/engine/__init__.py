@@ -1,1 +1,1 @@
-"""The only place that imports both columns: the loop, and how it starts in a process or in a thread."""
+"""Where the two columns are put together: the loop, and how it starts in a process or in a thread."""

@@ -97,14 +97,13 @@ class EngineLoop:
     # ---- the loop ----
 
     def run(self) -> None:
-        """Serve until a `Drain` has been obeyed."""
-        try:
-            while not (self.draining and self._quiet):
-                self.turn()
-            self._send_stats(self.scheduler.stats(self.clock()), idle=True)
-            self.sender.send(Stopped())
-        finally:
-            self.scheduler.close()
+        """Serve until a `Drain` has been obeyed. What is raised leaves at once: whoever catches it tells clients,
+        and these must not wait for what the scheduler's threads have begun."""
+        while not (self.draining and self._quiet):
+            self.turn()
+        self._send_stats(self.scheduler.stats(self.clock()), idle=True)
+        self.sender.send(Stopped())
+        self.scheduler.close()
 
     @property
     def _quiet(self) -> bool:
@@ -145,6 +144,8 @@ class EngineLoop:
         if plan is None:
             return None
         self._steps += 1
+        if self.log_interval and self._steps % self.log_interval == 0:
+            self._log_progress()
         try:
             return plan, self.executor.launch(plan)
         except EngineDeadError:
@@ -270,16 +271,17 @@ class EngineLoop:
             return
         if now - self._stats_sent >= STATS_INTERVAL:
             self._send_stats(self.scheduler.stats(now), idle=False)
-        if self.log_interval and self._steps % self.log_interval == 0 and self._steps:
-            g = self.scheduler.stats(now).gauges
-            log.info(
-                "step %d: %d running, %d waiting, %.0f%% of the KV pool in use, %.1f tokens/s",
-                self._steps,
-                g["num_running_reqs"],
-                g["num_queue_reqs"],
-                100 * g["token_usage"],
-                g["gen_throughput"],
-            )
+
+    def _log_progress(self) -> None:
+        g = self.scheduler.stats(self.clock()).gauges
+        log.info(
+            "step %d: %d running, %d waiting, %.0f%% of the KV pool in use, %.1f tokens/s",
+            self._steps,
+            g["num_running_reqs"],
+            g["num_queue_reqs"],
+            100 * g["token_usage"],
+            g["gen_throughput"],
+        )
 
     def _send_stats(self, stats: Stats, idle: bool) -> None:
         self._stats_sent, self._told = self.clock(), stats

@@ -142,12 +142,13 @@ class GrammarManager:
         if spec.thinking_end or not isinstance(grammar, CanonicalGrammar):
             return None
         grammar.uses += 1
+        table = grammar.table  # read first: the second call gets none, however soon it is made
         if grammar.uses == 2 and isinstance(grammar.inner, NativeGrammar):
             self._table_pool.submit(self._make_table, grammar, grammar.inner)
-        if grammar.table is None or not ignore_eos:
-            return grammar.table
+        if table is None or not ignore_eos:
+            return table
         if grammar.endless is None:
-            grammar.endless = grammar.table.without(self.vocabulary.eos_mask)
+            grammar.endless = table.without(self.vocabulary.eos_mask)
         return grammar.endless
 
     @property

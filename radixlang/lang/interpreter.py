@@ -96,7 +96,7 @@ class Branch(Watched):
         self._task: asyncio.Task[None] | None = None
         self._prefix: SharedPrefix | None = None
         self._cached = 0  # characters of the text that the backend has seen
-        self._scopes: dict[str, int] = {}
+        self._scopes: dict[str, list[int]] = {}  # where the open ones of a name began, the innermost last
         self._turn: list[tuple[str, None] | tuple[Statement, SamplingParams]] | None = None
         program.branches.append(self)
 
@@ -112,8 +112,6 @@ class Branch(Watched):
         get_loop().call_soon_threadsafe(self._go_on)
 
     def _declare(self, expr: Any) -> list[Value]:
-        if isinstance(expr, ir.VarScopeEnd):
-            return [self.names[expr.name]]
         if isinstance(expr, ir.SeparateReasoning):
             names = [
                 name
@@ -121,7 +119,7 @@ class Branch(Watched):
                 if isinstance(part, ir.Gen | ir.Select) and part.name
                 for name in (part.name, f"{part.name}_reasoning_content")
             ]
-        elif isinstance(expr, ir.Gen | ir.Select | ir.VarScopeBegin):
+        elif isinstance(expr, ir.Gen | ir.Select | ir.VarScopeEnd):
             if expr.name is None:
                 return [Value()]
             names = [expr.name]
@@ -265,10 +263,11 @@ class Branch(Watched):
             case ir.Video(path=path, num_frames=frames):
                 self.transcript.play(path, frames)
             case ir.VarScopeBegin(name=name):
-                self._scopes[name] = len(self.transcript.text)
+                await self._make_turn()
+                self._scopes.setdefault(name, []).append(len(self.transcript.text))
             case ir.VarScopeEnd(name=name):
-                text = self.transcript.text[self._scopes.pop(name) :]
-                statement.values[0].finish(text, None)
+                await self._make_turn()
+                statement.values[0].finish(self.transcript.text[self._scopes[name].pop() :], None)
             case ir.SeparateReasoning() as separate:
                 await self._separate(separate, statement)
             case ir.ExprList(items=items):
@@ -423,6 +422,7 @@ class Branch(Watched):
                 await self._execute(Statement(part, statement.where, [visible]))
                 hidden.finish("", None)
                 continue
+            await self._make_turn()
             start = len(self.transcript.text)
             raw = Value()
             await self._execute(Statement(part, statement.where, [raw]))

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # garbage collection within may cancel a forgotten program, which asks for the loop
 _waking = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
 _owner = 0  # process id: a forked child has no thread behind the loop it inherits

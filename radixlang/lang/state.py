@@ -69,8 +69,10 @@ class ProgramState:
     @contextlib.contextmanager
     def _block(self, begin: ir.Expr, end: ir.Expr) -> Iterator[None]:
         self._branch.submit(begin)
-        yield
-        self._branch.submit(end)
+        try:
+            yield
+        finally:  # who catches what the block has raised goes on behind it
+            self._branch.submit(end)
 
     def system(self, expr: Any = None) -> Any:
         """Append a system turn with `expr`; without it, a context manager in which the turn is open."""
@@ -85,7 +87,7 @@ class ProgramState:
         return self._turn("assistant", expr)
 
     def var_scope(self, name: str) -> contextlib.AbstractContextManager[None]:
-        """In the block, what is appended goes into the variable `name` as well."""
+        """What is appended in the block becomes the variable `name` as well, when the block ends."""
         return self._block(ir.VarScopeBegin(name), ir.VarScopeEnd(name))
 
     def set_var(self, name: str, value: Any) -> None:

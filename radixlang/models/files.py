@@ -86,9 +86,14 @@ def _folder_config(path: Path) -> dict[str, Any]:
     if generation.is_file():
         # Chat models end their turn with a token that often stands in this file only.
         merged: list[Any] = []
-        for source in (config, read_json(generation)):
+        for file, source in ((path / "config.json", config), (generation, read_json(generation))):
             value = source.get("eos_token_id")
-            merged += value if isinstance(value, list) else [] if value is None else [value]
+            ids = value if isinstance(value, list) else [] if value is None else [value]
+            if not all(type(index) is int and index >= 0 for index in ids):
+                raise ModelError(
+                    f"{file} has eos_token_id = {value!r}, which must be a token id or a list of them."
+                )
+            merged += ids
         if merged:
             config["eos_token_id"] = list(dict.fromkeys(merged))
     return config

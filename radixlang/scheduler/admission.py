@@ -82,7 +82,7 @@ class Admission:
                 break
             if request.waits:
                 continue
-            if self._limits.pages_for(request.tokens.size) > self._limits.usable_pages:
+            if not self.could_hold(request):
                 hopeless.append(request)
                 continue
             # A token in flight has no value yet that a new row could start from.
@@ -181,6 +181,10 @@ class Admission:
         self._rows.computed[request.row] += tokens
 
     # ---- room ----
+
+    def could_hold(self, request: Request) -> bool:
+        """Whether all memory would be enough for the request's tokens."""
+        return self._limits.pages_for(request.tokens.size) <= self._limits.usable_pages
 
     def _fits(self, request: Request, match: Match, to_come: int) -> bool:
         """Whether there are pages for a request whose match is locked, and for the `to_come` of those that run."""

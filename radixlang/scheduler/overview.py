@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any
 
+from radixlang.scheduler.constraints import WAIT
 from radixlang.scheduler.queue import WaitingQueue
 from radixlang.scheduler.request import Request
 from radixlang.scheduler.rows import Rows
@@ -17,7 +18,7 @@ def _common(request: Request, sign: int) -> dict[str, Any]:
         "priority": sign * request.priority,
         "prompt_tokens": request.prompt_length,
         "limit": request.limit,
-        "constrained": request.grammar is not None,
+        "constrained": request.grammar is not None or WAIT in request.waits,
         "retractions": request.retractions,
     }
 

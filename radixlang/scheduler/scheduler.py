@@ -288,6 +288,7 @@ class Scheduler:
         gauges: dict[str, float] = {
             "num_running_reqs": len(self.rows.running),
             "num_queue_reqs": len(self.queue),
+            "num_retracted_reqs": len(self.queue.retracted),
             "num_grammar_queue_reqs": self._constraints.waiting,
             "token_usage": used / pages.pool.total,
             "cache_hit_rate": hit_rate,
@@ -295,6 +296,7 @@ class Scheduler:
             "num_used_tokens": used * limits.page_size,
             "kv_available_tokens": pages.pool.available * limits.page_size,
             "kv_evictable_tokens": pages.tree.evictable * limits.page_size,
+            "kv_used_tokens": used * limits.page_size,
             "kv_pinned_tokens": pages.tree.pinned * limits.page_size,
             "max_total_num_tokens": limits.capacity,
             "page_size": limits.page_size,

@@ -31,8 +31,11 @@ class Suspects:
         return self._line[0] if self._line else None
 
     def add(self, requests: list[Request]) -> None:
-        """They wait; some may be suspected already."""
-        self._line += [request for request in requests if request not in self._line]
+        """They wait; some may be suspected already. One that no memory can hold, after a jump, is not suspected:
+        it would never get its row, and the others none behind it. Admission ends it when its turn comes."""
+        self._line += [
+            request for request in requests if request not in self._line and self._admission.could_hold(request)
+        ]
 
     def grant(self, step: StepBuilder, request: Request, now: float) -> None:
         """Let the first suspect go on; no other step is on its way."""

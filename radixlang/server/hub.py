@@ -242,7 +242,7 @@ class Hub:
 
     def _register(self, sequences: list[Sequence], rid: str | None, batch: list[GenerateRequest]) -> None:
         for sequence in sequences:
-            if sequence.rid in self._given_up:
+            while sequence.wire in self._given_up or sequence.wire in self._by_wire:
                 self._serial += 1
                 sequence.wire = f"{sequence.rid}~{self._serial}"
             self._by_wire[sequence.wire] = sequence
@@ -260,12 +260,12 @@ class Hub:
             if sequence.finish_reason is None and sequence.wire in self._by_wire:
                 self._forget(sequence)
                 if not sequence.request.probe:
-                    self.metrics.aborted(sequence)
+                    self.metrics.aborted()
                 self._give_up(sequence)
         stream.wake()
 
     def _give_up(self, sequence: Sequence) -> None:
-        self._given_up[sequence.rid] = None
+        self._given_up[sequence.wire] = None
         if len(self._given_up) > GIVEN_UP:
             self._given_up.popitem(last=False)
         if self._dead is None:
@@ -421,7 +421,7 @@ class Hub:
             return
         self._forget(sequence)
         if not sequence.request.probe:
-            self.metrics.failed(sequence, message.status)
+            self.metrics.failed(message.status)
         request, param = sequence.request, None
         if message.constraint and request.grammar is not None:
             param = request.grammar_param or request.grammar.kind
@@ -445,8 +445,7 @@ class Hub:
 
     def _on_stopped(self, message: Stopped) -> None:
         self.draining = True
-        if self._by_wire:
-            self.fail_all(EngineDeadError("The engine has stopped."))
+        self.fail_all(EngineDeadError("The engine has stopped."))
 
     def fail_all(self, error: RadixLangError | None = None) -> None:
         """The engine is gone: end every stream and every control call with an error, refuse new ones."""
@@ -454,7 +453,7 @@ class Hub:
         for sequence in list(self._by_wire.values()):
             self._forget(sequence)
             if not sequence.request.probe:
-                self.metrics.failed(sequence, self._dead.status)
+                self.metrics.failed(self._dead.status)
             sequence.stream.fail(self._death())
         for future in self._replies.values():
             if not future.done():

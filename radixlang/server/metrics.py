@@ -57,12 +57,12 @@ ENGINE_GAUGES = {
     "num_retracted_reqs": "Requests that had to give their memory back and wait to go on.",
     "gen_throughput": "Generated tokens per second.",
     "cache_hit_rate": "Share of prompt tokens that came out of the radix cache.",
-    "token_usage": "Share of the KV pool that running requests hold.",
-    "num_used_tokens": "Tokens of the KV pool that running requests hold.",
+    "token_usage": "Share of the KV pool that running requests and pins hold.",
+    "num_used_tokens": "Tokens of the KV pool that running requests and pins hold.",
     "kv_available_tokens": "Free tokens of the KV pool.",
     "kv_evictable_tokens": "Tokens that only the radix cache holds.",
     "kv_pinned_tokens": "Tokens that pins keep in the radix cache.",
-    "kv_used_tokens": "Tokens of the KV pool in use.",
+    "kv_used_tokens": "Tokens of the KV pool that are neither free nor evictable.",
     "hicache_host_used_tokens": "Tokens whose KV is in host memory.",
     "hicache_host_total_tokens": "Tokens whose KV host memory can hold.",
 }
@@ -193,11 +193,11 @@ class Metrics:
         self._observe("uncached_prompt_tokens_histogram", prompt - cached)
         self._observe("generation_tokens_histogram", made)
 
-    def aborted(self, sequence: Sequence) -> None:
+    def aborted(self) -> None:
         """The client left before the end."""
         self._count("num_aborted_requests", ())
 
-    def failed(self, sequence: Sequence, status: int) -> None:
+    def failed(self, status: int) -> None:
         """An accepted request ended with an error."""
         self._count("num_failed_requests", (("status_code", str(status)),))
 
@@ -238,13 +238,12 @@ class Metrics:
 
     def collect(self) -> Iterator[Any]:
         """Prometheus families (the collector interface)."""
+        yield from self._own_families()
+        yield from self._engine_families()
+
+    def _own_families(self) -> Iterator[Any]:
+        """What is counted in this process."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-
-        def values(labels: Labels) -> list[str]:
-            return [value for _, value in labels]
-
-        def names(labels: Labels) -> list[str]:
-            return [name for name, _ in labels]
 
         base = self._base
         family: Any
@@ -253,50 +252,66 @@ class Metrics:
                 continue
             prefix = () if name.startswith("http_") else base
             family = CounterMetricFamily(
-                PREFIX + name, _COUNTERS[name], labels=names((*prefix, *next(iter(series))))
+                PREFIX + name, _COUNTERS[name], labels=_names((*prefix, *next(iter(series))))
             )
             for labels, value in series.items():
-                family.add_metric(values((*prefix, *labels)), value)
+                family.add_metric(_values((*prefix, *labels)), value)
             yield family
         active = GaugeMetricFamily(
             PREFIX + "http_requests_active", "HTTP requests being served.", labels=["endpoint", "method"]
         )
         for labels, value in self._active.items():
-            active.add_metric(values(labels), value)
+            active.add_metric(_values(labels), value)
         yield active
         for name, table in self._histograms.items():
             help_text, bounds = _HISTOGRAMS[name]
             if not table:
                 continue
-            family = HistogramMetricFamily(PREFIX + name, help_text, labels=names((*base, *next(iter(table)))))
+            family = HistogramMetricFamily(PREFIX + name, help_text, labels=_names((*base, *next(iter(table)))))
             for labels, histogram in table.items():
                 counts = list(accumulate(histogram.counts))
                 edges = [*(str(float(bound)) for bound in bounds), "+Inf"]
-                family.add_metric(values((*base, *labels)), list(zip(edges, counts, strict=True)), histogram.total)
-            yield family
-        scheduler: Labels = (*base, *self._rank)
-        gauges: dict[str, tuple[float, str]] = {}
-        for name, (key, factor, help_text) in _INFO_GAUGES.items():
-            if isinstance(self._info.get(key), int | float):
-                gauges[name] = (self._info[key] * factor, help_text)
-        for name, value in self.gauges.items():
-            gauges[_clean(name)] = (value, ENGINE_GAUGES.get(name, "Reported by the engine."))
-        for name, (value, help_text) in gauges.items():
-            family = GaugeMetricFamily(PREFIX + name, help_text, labels=names(scheduler))
-            family.add_metric(values(scheduler), value)
-            yield family
-        for name, value in self.engine_counters.items():
-            if name in _COUNTERS or name in gauges:
-                continue
-            help_text = ENGINE_COUNTERS.get(name, "Counted by the engine.")
-            family = CounterMetricFamily(PREFIX + _clean(name), help_text, labels=names(scheduler))
-            family.add_metric(values(scheduler), value)
+                family.add_metric(
+                    _values((*base, *labels)), list(zip(edges, counts, strict=True)), histogram.total
+                )
             yield family
         cpu = CounterMetricFamily(
             PREFIX + "process_cpu_seconds", "CPU seconds of the server's process.", labels=["component"]
         )
         cpu.add_metric(["server"], time.process_time())
         yield cpu
+
+    def _engine_families(self) -> Iterator[Any]:
+        """What the engine has told."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        labels = (*self._base, *self._rank)
+        gauges: dict[str, tuple[float, str]] = {}
+        for name, (key, factor, help_text) in _INFO_GAUGES.items():
+            if isinstance(self._info.get(key), int | float):
+                gauges[name] = (self._info[key] * factor, help_text)
+        for name, value in self.gauges.items():
+            gauges[_clean(name)] = (value, ENGINE_GAUGES.get(name, "Reported by the engine."))
+        family: Any
+        for name, (value, help_text) in gauges.items():
+            family = GaugeMetricFamily(PREFIX + name, help_text, labels=_names(labels))
+            family.add_metric(_values(labels), value)
+            yield family
+        for name, value in self.engine_counters.items():
+            if name in _COUNTERS or name in gauges:
+                continue
+            help_text = ENGINE_COUNTERS.get(name, "Counted by the engine.")
+            family = CounterMetricFamily(PREFIX + _clean(name), help_text, labels=_names(labels))
+            family.add_metric(_values(labels), value)
+            yield family
+
+
+def _names(labels: Labels) -> list[str]:
+    return [name for name, _ in labels]
+
+
+def _values(labels: Labels) -> list[str]:
+    return [value for _, value in labels]
 
 
 def _streaming(sequence: Sequence) -> Labels:

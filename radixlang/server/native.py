@@ -329,7 +329,7 @@ async def generate(server: Server, request: Request, body: GenerateBody) -> Resp
     """`/generate`."""
     hub = server.hub
     requests, as_list, rid = parse_generate(body)
-    check_batch(len(requests) * max(1, requests[0].sampling.n), "input_ids" if body.text is None else "text")
+    check_batch(len(requests), "input_ids" if body.text is None else "text", requests[0].sampling.n)
     text_of = text_of_tokens(hub) if body.return_text_in_logprobs else no_text
     stream = hub.generate(requests, rid)
     prompt_ids = bool(body.return_prompt_token_ids)

@@ -162,8 +162,9 @@ class Output:
 class Sequence:
     """One running sample of one prompt: everything that has arrived for it.
 
-    `wire` is its id inside the ring; it differs from the client's `rid` only when that rid was given up a moment
-    ago and messages of the old bearer may still be on their way. Times are seconds since the epoch.
+    `wire` is its id inside the ring; it differs from the client's `rid` only where another bears or bore that id
+    there, and was given up a moment ago: messages for it may still be on their way. Times are seconds since the
+    epoch.
     """
 
     __slots__ = (

@@ -179,10 +179,16 @@ class Endpoint:
         return await while_connected(request.receive, self.route.handler(self.server, request, body))
 
 
-def check_batch(size: int, name: str) -> None:
-    """Refuse a batch that would hold everybody else up while it is taken apart."""
+def check_batch(size: int, name: str, samples: int = 1) -> None:
+    """Refuse a batch that would hold everybody else up while it is taken apart. `samples` of a single prompt are
+    bounded elsewhere."""
     if size > MAX_PROMPTS:
         raise RequestError(f"{name} has {size} entries; one request may have {MAX_PROMPTS}.", name)
+    if size > 1 and size * samples > MAX_PROMPTS:
+        raise RequestError(
+            f"n is {samples} for {size} prompts: {size * samples} answers; one request may have {MAX_PROMPTS}.",
+            "n",
+        )
 
 
 def internal(error: Exception) -> RadixLangError:
@@ -300,13 +306,6 @@ def count_tokens(request: Request, prompt: int, completion: int) -> None:
     request.scope.setdefault("state", {})["tokens"] = (prompt, completion)
 
 
-def _asks(value: Any) -> bool:
-    """Of a list, for its prompts one by one."""
-    if isinstance(value, list):
-        return any(map(_asks, value))
-    return value not in (None, False, "", 0, {})
-
-
 def refuse(body: Any, names: dict[str, str]) -> None:
     """Refuse fields that ask for what this version does not do.
 
@@ -314,5 +313,10 @@ def refuse(body: Any, names: dict[str, str]) -> None:
         RequestError: a field of `names` (field → what it would need) has a value that means something.
     """
     for name, what in names.items():
-        if _asks(getattr(body, name, None)):
+        if not _is_nothing(getattr(body, name, None)):
             raise RequestError(f"{name} is not supported: {what}.", name)
+
+
+def _is_nothing(value: Any) -> bool:
+    """Whether a field asks for nothing; in a batch, for none of its prompts."""
+    return all(map(_is_nothing, value)) if isinstance(value, list) else value in (None, False, "", 0, {})

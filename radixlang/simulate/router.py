@@ -92,7 +92,7 @@ class CacheAware:
             chain = hash((chain, name, tokens))
             prefixes.append((chain, tokens))
             known = self._sent.get(chain)
-            if known is not None and matched is not None:
+            if known is not None:
                 owner = known[0]
                 matched += tokens
         total = sum(tokens for _, tokens in pieces)
@@ -103,7 +103,7 @@ class CacheAware:
         return owner
 
     def _note(self, prefixes: list[tuple[int, int]], replica: int) -> None:
-        for chain, tokens in prefixes:
+        for chain, tokens in reversed(prefixes):  # the end of a prompt is forgotten before its beginning
             before = self._sent.pop(chain, None)
             if before is None:
                 self._room -= tokens

@@ -7,7 +7,7 @@ from typing import Any
 from radixlang.errors import ModelError, UnsupportedModelError
 from radixlang.gguf_file import read_gguf
 from radixlang.hub_files import advised_sampling
-from radixlang.text.parts import TokenizerParts, frame
+from radixlang.text.parts import TokenizerParts, advice_of, frame
 from radixlang.text.pretokenizers import split_for
 from radixlang.text.vocabulary import CONTROL, NORMAL, USER_DEFINED, byte_level_bpe, sentencepiece_bpe
 
@@ -71,17 +71,20 @@ def load_gguf_tokenizer(path: str) -> TokenizerParts:
         adds_bos=add_bos,
         templates=_templates(metadata),
         named_tokens={f"{name}_token": tokens[index] for name, index in names.items() if index is not None},
-        generation_config={**advised_sampling(path), **_sampling(metadata)},
+        generation_config=_sampling(metadata, path),
     )
 
 
-def _sampling(metadata: dict[str, Any]) -> dict[str, float]:
-    """Sampling that the file advises, under Hugging Face's names."""
+def gguf_sampling(path: str) -> dict[str, Any]:
+    """The sampling that a GGUF file, or else its makers elsewhere, advise. Raises ModelError for what cannot be
+    done."""
+    return _sampling(read_gguf(path, metadata_only=True).metadata, path)
+
+
+def _sampling(metadata: dict[str, Any], path: str) -> dict[str, Any]:
     names = {"temp": "temperature", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p"}
-    found = {new: metadata.get(f"general.sampling.{old}") for old, new in names.items()}
-    return {
-        name: int(value) if name == "top_k" else float(value) for name, value in found.items() if value is not None
-    }
+    found = {new: metadata[key] for old, new in names.items() if (key := f"general.sampling.{old}") in metadata}
+    return advice_of({**advised_sampling(path), **found}, path)
 
 
 def _column(metadata: dict[str, Any], name: str, size: int, default: Any, path: str) -> list[Any]:

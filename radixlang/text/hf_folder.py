@@ -9,7 +9,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer
 
 from radixlang.errors import ModelError
-from radixlang.text.parts import TokenizerParts, frame
+from radixlang.text.parts import TokenizerParts, advice_of, frame
 from radixlang.text.sentencepiece_file import load_sentencepiece
 
 _NAMED = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
@@ -19,7 +19,7 @@ def load_folder_tokenizer(folder: Path) -> TokenizerParts:
     """Raises ModelError naming the file that is missing or cannot be read."""
     config = _json(folder / "tokenizer_config.json")
     backend = _backend(folder)
-    _add_declared(backend, config.get("added_tokens_decoder"))
+    _add_declared(backend, config.get("added_tokens_decoder"), folder)
     named = {}
     for source in (_json(folder / "special_tokens_map.json"), config):
         for name in _NAMED:
@@ -47,7 +47,7 @@ def load_folder_tokenizer(folder: Path) -> TokenizerParts:
         adds_bos=add_bos,
         templates=_templates(folder, config),
         named_tokens=named,
-        generation_config=_json(folder / "generation_config.json"),
+        generation_config=folder_sampling(folder),
     )
 
 
@@ -55,10 +55,16 @@ def folder_eos_ids(folder: Path) -> list[int]:
     """End tokens that a model folder declares: `generation_config.json` first, then `config.json`."""
     config = _json(folder / "config.json")
     found: list[int] = []
-    for source in (_json(folder / "generation_config.json"), config, config.get("text_config") or {}):
-        ids = source.get("eos_token_id")
-        found += [ids] if isinstance(ids, int) else [index for index in ids or () if isinstance(index, int)]
+    for source in (_json(folder / "generation_config.json"), config, config.get("text_config")):
+        ids = source.get("eos_token_id") if isinstance(source, dict) else None
+        found += [index for index in (ids if isinstance(ids, list) else [ids]) if type(index) is int]
     return list(dict.fromkeys(found))
+
+
+def folder_sampling(folder: Path) -> dict[str, Any]:
+    """The sampling that a model folder advises. Raises ModelError for what cannot be done."""
+    file = folder / "generation_config.json"
+    return advice_of(_json(file), str(file))
 
 
 def _backend(folder: Path) -> Tokenizer:
@@ -78,11 +84,23 @@ def _backend(folder: Path) -> Tokenizer:
 def _json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
+    text = _text(path)
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(text)
     except ValueError as error:
         raise ModelError(f"{path} is not valid JSON ({error}): fetch it again.") from error
-    return value if isinstance(value, dict) else {}
+    if not isinstance(value, dict):
+        raise ModelError(f"{path} must hold a JSON object: fetch it again.")
+    return value
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise ModelError(f"{path} is not UTF-8 text ({error}): fetch it again.") from error
 
 
 def _content(token: Any) -> str | None:
@@ -91,12 +109,15 @@ def _content(token: Any) -> str | None:
     return text if isinstance(text, str) else None
 
 
-def _add_declared(backend: Tokenizer, declared: Any) -> None:
+def _add_declared(backend: Tokenizer, declared: Any, folder: Path) -> None:
     """Adds tokens that only tokenizer_config.json knows, in the order of their ids."""
     if not isinstance(declared, dict):
         return
-    entries = sorted((int(index), entry) for index, entry in declared.items() if isinstance(entry, dict))
-    for index, entry in entries:
+    wrong = next((key for key in declared if not key.isdecimal()), None)
+    if wrong is not None:
+        file = folder / "tokenizer_config.json"
+        raise ModelError(f"{file} has an added_tokens_decoder whose key {wrong!r} is no token id: fetch it again.")
+    for index, entry in sorted((int(key), entry) for key, entry in declared.items() if isinstance(entry, dict)):
         text = _content(entry)
         if text is None or backend.token_to_id(text) is not None or index < backend.get_vocab_size():
             continue
@@ -125,11 +146,18 @@ def _templates(folder: Path, config: dict[str, Any]) -> dict[str, str]:
         if isinstance(inside, str):
             templates["default"] = inside
         elif isinstance(inside, list):
-            templates |= {one["name"]: one["template"] for one in inside}
+            for one in inside:
+                name, text = (one.get("name"), one.get("template")) if isinstance(one, dict) else (None, None)
+                if not isinstance(name, str) or not isinstance(text, str):
+                    raise ModelError(
+                        f"{folder} has a list of chat templates with an entry that is not a name and a template: "
+                        "correct tokenizer_config.json, or give one with --chat-template."
+                    )
+                templates[name] = text
     for place in ("chat_templates", "additional_chat_templates"):
         for file in sorted((folder / place).glob("*.jinja")):
-            templates[file.stem] = file.read_text(encoding="utf-8")
+            templates[file.stem] = _text(file)
     file = folder / "chat_template.jinja"
     if file.is_file():
-        templates["default"] = file.read_text(encoding="utf-8")
+        templates["default"] = _text(file)
     return templates

@@ -7,12 +7,15 @@ from typing import Any
 
 import tokenizers
 
+from radixlang.errors import ModelError, RequestError
+from radixlang.sampling_params import ADVISED, SamplingParams
+
 
 @dataclass(slots=True)
 class TokenizerParts:
     """`backend` does the encoding; `templates`: name -> Jinja source ("default" is the usual one);
     `named_tokens`: what templates may refer to (`bos_token`, `eos_token`, ...); `generation_config`: the
-    sampling its makers advise, under Hugging Face's names."""
+    sampling its makers advise (`advice_of`)."""
 
     backend: tokenizers.Tokenizer
     source: str
@@ -22,6 +25,23 @@ class TokenizerParts:
     templates: dict[str, str] = field(default_factory=dict)
     named_tokens: dict[str, str] = field(default_factory=dict)
     generation_config: dict[str, Any] = field(default_factory=dict)
+
+
+def advice_of(values: dict[str, Any], source: str) -> dict[str, Any]:
+    """The sampling that `values` of the file `source` advise, which requests start from.
+
+    Raises:
+        ModelError: a value that no request may have.
+    """
+    advice = {name: values[name] for name in ADVISED if values.get(name) is not None}
+    if advice.get("top_k") == 0:  # how generation configs spell "all tokens"
+        del advice["top_k"]
+    try:
+        SamplingParams.parse(advice).verify(0)
+    except (RequestError, OverflowError) as error:
+        text = str(error).removesuffix(".")
+        raise ModelError(f"{source} advises sampling that cannot be done ({text}): correct the file.") from None
+    return advice
 
 
 def frame(

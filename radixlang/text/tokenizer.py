@@ -15,8 +15,8 @@ from typing import Any
 from radixlang.errors import ModelError
 from radixlang.gguf_file import is_gguf
 from radixlang.text.chat_template import ChatTemplate, named_template, no_template
-from radixlang.text.gguf_tokenizer import load_gguf_tokenizer
-from radixlang.text.hf_folder import folder_eos_ids, load_folder_tokenizer
+from radixlang.text.gguf_tokenizer import gguf_sampling, load_gguf_tokenizer
+from radixlang.text.hf_folder import folder_eos_ids, folder_sampling, load_folder_tokenizer
 from radixlang.text.parts import TokenizerParts
 from radixlang.text.token_bytes import token_bytes_rule
 
@@ -205,8 +205,12 @@ def load_tokenizer(
     else:
         raise ModelError(f"{source} is neither a GGUF file nor a folder: no tokenizer can be loaded from it.")
     model = Path(model_path)
-    if model.is_dir() and model != source:
-        parts.eos_ids = tuple(dict.fromkeys([*folder_eos_ids(model), *parts.eos_ids]))
+    if model != source:  # the model's own end tokens and sampling, and not those of the model it borrows from
+        if model.is_dir():
+            parts.eos_ids = tuple(dict.fromkeys([*folder_eos_ids(model), *parts.eos_ids]))
+            parts.generation_config = folder_sampling(model)
+        elif is_gguf(model):
+            parts.generation_config = gguf_sampling(str(model))
     return Tokenizer(parts, named_template(chat_template) if chat_template else None)
 
 

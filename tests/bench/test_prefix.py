@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from radixlang.bench import prefix
-from radixlang.bench.prefix_http import measure_server
+from radixlang.bench.prefix_http import _Player, measure_server
 from radixlang.bench.steps import Work
 from radixlang.cli import bench
 from radixlang.config import Config
@@ -88,6 +91,19 @@ def test_a_server_is_played_to() -> None:
     assert len(longer) >= 3
     with pytest.raises(ConfigError, match="is a server running there"):
         measure_server("http://127.0.0.1:9", None, 200, settings)
+
+
+@pytest.mark.parametrize("cumulative", [False, True])
+def test_an_answer_that_repeats_a_token_is_read_whole(cumulative: bool) -> None:
+    class Repeating:
+        async def events(self, path: str, body: dict[str, Any]) -> AsyncIterator[bytes]:
+            for made in range(1, body["sampling_params"]["max_new_tokens"] + 1):
+                chunk = {"output_ids": [5] * (made if cumulative else 1), "meta_info": {"completion_tokens": made}}
+                yield json.dumps(chunk).encode()
+
+    settings = prefix.Settings(("few-shot",), sessions=3, scale=0.5, concurrency=3)
+    player = _Player(Repeating(), settings.play("few-shot"), 200, 16)  # type: ignore[arg-type]
+    assert len(asyncio.run(player.run())) == 3
 
 
 def test_a_server_that_refuses_is_said_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -224,6 +224,12 @@ def test_a_server_s_refusal_is_its_sentence() -> None:
     source = ServerSource("http://host:1", None, server(lambda request: httpx.Response(200, text=late)))
     with pytest.raises(RadixLangError, match="too long"):
         list(source.answer([], {}))
+    for line, words in (("data: {half", "not understood"), ('data: {"error": "gone"}', "gone")):
+        source = ServerSource(
+            "http://host:1", None, server(lambda request, line=line: httpx.Response(200, text=line))
+        )
+        with pytest.raises(RadixLangError, match=words):
+            list(source.answer([], {}))
 
 
 def test_no_server_there() -> None:

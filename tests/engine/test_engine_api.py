@@ -67,6 +67,13 @@ def test_arrays_tuples_and_parameter_objects_are_taken(tiny):
         assert [out["output_ids"] for out in pair] == [wanted, wanted]
         params = SamplingParams(temperature=0.0, max_new_tokens=6, ignore_eos=True)
         assert e.generate(input_ids=[5, 6, 7], sampling_params=params)["output_ids"] == wanted
+        numbers = {**GREEDY, "temperature": np.float32(0), "max_new_tokens": np.int64(6)}
+        assert e.generate(input_ids=[5, 6, 7], sampling_params=numbers)["output_ids"] == wanted
+        (single,) = e.generate(input_ids=[[5, 6, 7]], sampling_params=[numbers])
+        assert single["output_ids"] == wanted
+        for nothing in (None, False):  # wrappers pass on every argument that some engine has
+            out = e.generate(input_ids=[5, 6, 7], sampling_params=GREEDY, another_engines=nothing)
+            assert out["output_ids"] == wanted
 
 
 @pytest.mark.parametrize(
@@ -116,6 +123,17 @@ def test_async_use_in_a_running_loop(tiny_engine):
 
     whole, parts = asyncio.run(both())
     assert parts[-1] == whole
+
+
+def test_an_iterator_may_be_collected_on_the_hubs_own_thread(tiny_engine):
+    stream = tiny_engine.generate(input_ids=[5], sampling_params={**GREEDY, "max_new_tokens": 100}, stream=True)
+    next(stream)
+
+    async def collect():
+        stream.close()
+
+    asyncio.run_coroutine_threadsafe(collect(), tiny_engine._loop).result(10)
+    assert len(tiny_engine.generate(input_ids=[5], sampling_params=GREEDY)["output_ids"]) == 6
 
 
 def test_a_forgotten_engine_ends_its_processes(tiny):

@@ -9,7 +9,9 @@ import pytest
 from radixlang.channel import LocalChannel
 from radixlang.engine import loop as module
 from radixlang.engine.loop import EngineLoop
+from radixlang.errors import EngineDeadError
 from radixlang.messages import Control, Generate, PinWish, Stats, pack_ids
+from radixlang.plan import StepPlan
 from radixlang.sampling_params import SamplingParams
 from radixlang.scheduler.limits import SchedulerLimits
 from radixlang.scheduler.scheduler import Scheduler
@@ -50,3 +52,43 @@ def test_an_idle_engine_shows_what_has_changed(monkeypatch: pytest.MonkeyPatch) 
     assert gauges is not None
     assert gauges["kv_evictable_tokens"] == 0
     assert told() is None
+
+
+def test_a_progress_line_is_written_once_however_long_nothing_follows_its_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits = SchedulerLimits(
+        num_pages=40, page_size=4, context_length=100, max_running_requests=4, vocab_size=29, random_seed=1
+    )
+    scheduler, inbox = Scheduler(limits), LocalChannel()
+    loop = EngineLoop(FakeExecutor(40, 4, 5, 100), scheduler, inbox, LocalChannel(), {}, log_interval=2)
+    lines: list[int] = []
+    monkeypatch.setattr(module.log, "info", lambda _, step, *rest: lines.append(step))
+    for rid in ("goes", "waits"):
+        sampling = SamplingParams(max_new_tokens=2, temperature=0.0, ignore_eos=True)
+        assert scheduler.add(Generate(rid, pack_ids([3] * 5), sampling), 0.0) is None
+    waiting = scheduler.request("waits")
+    assert waiting is not None
+    waiting.waits["a constraint that takes long"] = None
+    for _ in range(12):
+        loop.turn()
+    assert scheduler.rids() == ["waits"]
+    assert lines == [2]
+
+
+class Broken(FakeExecutor):
+    def launch(self, plan: StepPlan) -> Any:
+        raise EngineDeadError("the device is gone")
+
+
+def test_an_engine_that_dies_says_so_before_it_waits_for_anything() -> None:
+    class Slow(Scheduler):
+        def close(self) -> None:
+            raise AssertionError("a compilation, or a write to a slow disk, is waited for")
+
+    limits = SchedulerLimits(num_pages=40, page_size=4, context_length=100, max_running_requests=4, random_seed=1)
+    inbox = LocalChannel()
+    loop = EngineLoop(Broken(40, 4, 5, 100), Slow(limits), inbox, LocalChannel(), {})
+    inbox.send(Generate("a", pack_ids([3] * 5), SamplingParams(max_new_tokens=2)))
+    with pytest.raises(EngineDeadError, match="the device is gone"):
+        loop.run()

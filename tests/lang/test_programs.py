@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 
 import pytest
@@ -111,6 +112,45 @@ def test_variables_are_set_scoped_and_missing():
     assert state["both"] == "a b[b]"
     assert state["g"] == "[b[b]]"  # the later one
     assert state["x"] == 3
+
+
+def test_the_text_of_a_block_wins_over_what_had_its_name_inside():
+    @sgl.function
+    def program(s):
+        with s.var_scope("v"):
+            s += "a"
+            with s.var_scope("v"):
+                s += "b"
+            assert s["v"] == "b"
+            s += sgl.gen("v")
+
+    state = program.run(backend=FakeBackend())
+    assert state["v"] == state.text() == "ab[ab]"
+
+
+def test_a_block_that_has_not_ended_has_no_text_yet():
+    @sgl.function
+    def program(s):
+        with s.var_scope("v"):
+            s += "a"
+            with pytest.raises(KeyError, match="no variable 'v'"):
+                s["v"]
+
+    assert program.run(backend=FakeBackend())["v"] == "a"
+
+
+def test_a_block_ends_when_what_it_raises_is_caught():
+    @sgl.function
+    def program(s):
+        for block in (s.user(), s.var_scope("v")):
+            with contextlib.suppress(ZeroDivisionError), block:
+                s += "a"
+                s += str(1 / 0)
+        s += sgl.assistant("b")
+
+    state = program.run(backend=FakeBackend())
+    assert state["v"] == "a"
+    assert [turn["role"] for turn in state.messages()[-2:]] == ["user", "assistant"]
 
 
 def test_n_answers_are_a_list_and_the_text_goes_on_with_the_first():

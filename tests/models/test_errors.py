@@ -228,6 +228,14 @@ def test_bad_config_values_are_named(folder: Path, values: dict[str, Any], word:
     says(error, word)
 
 
+@pytest.mark.parametrize("value", ['"x"', "[[1]]", "{}", "-1", "true", "1.5"])
+def test_bad_end_tokens_are_named_with_their_file(folder: Path, value: str) -> None:
+    (folder / "generation_config.json").write_text(f'{{"eos_token_id": {value}}}')
+    with pytest.raises(ModelError) as error:
+        load_spec(ModelConfig(model_path=str(folder)))
+    says(error, "generation_config.json has eos_token_id")
+
+
 def test_neutral_keys_are_fine(folder: Path) -> None:
     plain = load_spec(ModelConfig(model_path=str(folder)))
     edit_config(

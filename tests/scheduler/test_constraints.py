@@ -243,6 +243,22 @@ def test_jumps_share_steps_with_decoding_rows() -> None:
     assert driver.steps <= 3 + 30, "the free row got a token in every step but those of the two prompts"
 
 
+@pytest.mark.parametrize("company", [2, 5])
+def test_a_jump_beyond_all_memory_does_not_stop_the_others_when_a_step_raises(company: int) -> None:
+    limits = replace(LIMITS, num_pages=7, conservativeness=0.0)
+    driver = Driver(limits, 1, broken=frozenset({3}))
+    sampling = SamplingParams(max_new_tokens=60, temperature=0.0)
+    long = driver.add("r", PROMPT[:2], sampling=sampling, grammar=script(*[[5 + i % 9] for i in range(50)]))
+    for _ in range(3):
+        driver.step()
+    other = driver.add("b", [1, 2, 3], max_new_tokens=company)
+    driver.finish()
+    assert driver.seen["abandoned"] == 1
+    assert long.failed is not None
+    assert "the KV cache holds only 24" in long.failed.message
+    assert other.finish is not None
+
+
 def test_masks_of_many_requests() -> None:
     driver = Driver(replace(LIMITS, num_pages=400, max_running_requests=32), 1)
     outcomes = [driver.add(f"r{i}", [*PROMPT, i % 29], grammar=GrammarSpec("plain", str(i))) for i in range(32)]

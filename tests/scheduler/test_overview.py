@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from radixlang.messages import GrammarSpec
 from radixlang.scheduler import SchedulerLimits
 from tests.scheduler.driver import Driver
 
@@ -29,6 +30,14 @@ def test_running_and_waiting_requests_are_told_apart() -> None:
     run.finish()
     assert run.scheduler.overview(limit=8)["num_running"] == 0
     assert run.scheduler.cache_tree(limit=8)["nodes"] > 0
+
+
+def test_a_request_is_constrained_before_its_constraint_is_compiled() -> None:
+    run = Driver(LIMITS, depth=0)
+    run.add("a", [1, 2, 3, 4], grammar=GrammarSpec("script", "[[5], [6]]"))
+    (waiting,) = run.scheduler.overview(limit=8)["waiting"]
+    assert (waiting["waits"], waiting["constrained"]) == (["grammar"], True)
+    run.finish()
 
 
 def test_priorities_are_those_that_clients_sent() -> None:

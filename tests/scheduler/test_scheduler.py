@@ -307,6 +307,8 @@ def test_figures() -> None:
     assert (gauges["page_size"], gauges["num_pages"]) == (4, 64)
     assert gauges["num_used_tokens"] == 16
     assert gauges["token_usage"] == 16 / 256
+    names = ("kv_available_tokens", "kv_evictable_tokens", "kv_used_tokens")
+    assert [gauges[name] for name in names] == [240, 0, 16]
     run.step()
     run.step()
     assert run.scheduler.stats(2.5).gauges["gen_throughput"] == 0  # the window is a second at least

@@ -221,6 +221,7 @@ def test_retraction_keeps_answers_and_admits_nobody_in_its_step(depth: int) -> N
     assert run.plans[-1].setups == ()
     victim = next(r for r in map(run.scheduler.request, run.scheduler.rids()) if r.retractions)
     assert victim.rid in "cd"  # the last one admitted
+    assert run.scheduler.stats(2.0).gauges["num_retracted_reqs"] == 1
     finished(run)
     assert run.outcomes[victim.rid].metas[-1].num_retractions >= 1
     assert run.scheduler.totals.num_retracted_requests >= 1

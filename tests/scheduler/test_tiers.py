@@ -14,6 +14,7 @@ from radixlang.cache.tiers import WRITE_POLICIES
 from radixlang.plan import LoadPages
 from radixlang.scheduler import POLICIES, SchedulerLimits
 from radixlang.scheduler.lower_tiers import PREFETCH_POLICIES
+from radixlang.server.metrics import ENGINE_COUNTERS, ENGINE_GAUGES
 from tests.scheduler.driver import random_program
 from tests.scheduler.test_random import never_learn, random_limits
 from tests.scheduler.tiered import TieredDriver
@@ -62,6 +63,13 @@ def test_onlookers_are_told_what_is_in_host_memory_too() -> None:
     runs = driver.scheduler.cache_tree(limit=50)["runs"]
     assert any(runs["copied"])
     assert not runs["copied"][0]  # the root
+
+
+def test_every_figure_of_the_metrics_page_is_told() -> None:
+    limits = SchedulerLimits(num_pages=41, page_size=2, context_length=100, max_running_requests=4)
+    stats = TieredDriver(limits, 1, slots=64, kept=None, seed=0, policy="write_through").scheduler.stats(2.0)
+    assert stats.gauges.keys() >= ENGINE_GAUGES.keys()
+    assert stats.counters.keys() >= {f"{name}_total" for name in ENGINE_COUNTERS}
 
 
 @pytest.mark.parametrize("policy", WRITE_POLICIES)

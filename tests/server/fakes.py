@@ -43,6 +43,7 @@ from radixlang.messages import (
 from radixlang.server.app import create_app
 from radixlang.server.hub import Hub
 from radixlang.text.chat_template import ChatTemplate
+from radixlang.text.parts import advice_of
 
 EOS, BOS = 256, 257
 TEMPLATE = ChatTemplate(
@@ -70,7 +71,7 @@ class ByteTokenizer:
     def __init__(self, generation_config: dict[str, Any] | None = None, marks: Sequence[str] = ()) -> None:
         """`marks`: texts that are one token each."""
         self.marks = {mark: VOCAB + i for i, mark in enumerate(marks)}
-        self.generation_config = generation_config or {}
+        self.generation_config = advice_of(generation_config or {}, "the fake")
         self.threads: list[str] = []
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from radixlang.errors import EngineDeadError, EngineError, OverloadedError, RadixLangError, RequestError
-from radixlang.messages import Failed, RequestMeta, Stats, Texts, pack_ids
+from radixlang.messages import Failed, Generate, RequestMeta, Stats, Stopped, Texts, pack_ids
 from radixlang.sampling_params import SamplingParams
 from radixlang.server.hub import Hub
 from radixlang.server.stream import GenerateRequest, Output, namespace_of
@@ -178,6 +178,27 @@ def test_late_messages_of_an_old_bearer_do_not_reach_the_new() -> None:
     run(main())
 
 
+def test_no_client_can_choose_the_id_that_stands_for_another_inside() -> None:
+    async def main() -> None:
+        hub, engine = silent_hub()
+        await (await hub.generate(ask("x", rid="a")).open()).aclose()
+        chosen = await hub.generate(ask("y", rid="a~1")).open()
+        again = await hub.generate(ask("z", rid="a")).open()
+        wires = [message.rid for message in engine.sent if isinstance(message, Generate)]
+        assert len(set(wires)) == 3
+        end = {"type": "length", "length": 1}
+        hub.dispatch([texts(wires[1:], ["y", "z"], [[1], [2]], [end, end])])
+        assert [o.text for stream in (chosen, again) for o in await drain(stream)] == ["y", "z"]
+        # Nor one that stood for another, whose last words may be on their way.
+        third = await hub.generate(ask("x", rid="a")).open()
+        gone = engine.sent[-1].rid
+        await third.aclose()
+        await hub.generate(ask("x", rid=gone)).open()
+        assert engine.sent[-1].rid != gone
+
+    run(main())
+
+
 def test_nothing_is_sent_when_one_of_a_batch_is_wrong() -> None:
     async def main() -> None:
         hub, engine = silent_hub()
@@ -252,6 +273,19 @@ def test_death_fails_everything_and_stays() -> None:
         assert not hub.healthy
         assert hub.running == 0
         assert await hub.probe(0.1) is False
+
+    run(main())
+
+
+def test_nobody_waits_for_the_answer_of_an_engine_that_has_stopped() -> None:
+    async def main() -> None:
+        hub, _ = silent_hub()
+        asked = asyncio.ensure_future(hub.control("server_info"))
+        await asyncio.sleep(0)
+        hub.dispatch([Stopped()])
+        for control in (asked, hub.control("server_info")):
+            with pytest.raises(EngineDeadError, match="stopped"):
+                await asyncio.wait_for(control, 1)
 
     run(main())
 

@@ -229,6 +229,8 @@ def test_stop_string_sends_a_quiet_abort(server: Live) -> None:
         ({"text": "x", "image_data": "http://a/b.png"}, "image_data"),
         ({"text": "x", "lora_path": "a"}, "lora_path"),
         ({"text": ["x", "y"], "lora_path": [None, "a"]}, "lora_path"),
+        ({"text": "x", "sampling_params": {"n": 100_000}}, "n must be in"),
+        ({"text": ["x"] * 20, "sampling_params": {"n": 128}}, "n is 128 for 20 prompts"),
         ({"text": "x", "session_params": {"id": "s"}}, "session_params"),
         ({"text": "x", "custom_logit_processor": "code"}, "custom_logit_processor"),
         ({"text": ["a", "b"], "rid": ["same", "same"]}, "differ"),
@@ -253,6 +255,8 @@ def test_nulls_mean_defaults_and_unknown_fields_are_ignored(server: Live) -> Non
     body = {"text": "[say:ok]", "rid": None, "stream": None, "return_logprob": None, "no_such_field": [1]}
     assert server.ok("/generate", {**body, "sampling_params": {"temperature": None, "stop": None}})["text"] == "ok"
     assert server.ok("/generate", {**body, "lora_path": None, "image_data": []})["text"] == "ok"
+    nothing = {"lora_path": [None], "image_data": [[None]], "return_hidden_states": [False]}
+    assert server.ok("/generate", {**body, "text": [body["text"]], **nothing})[0]["text"] == "ok"
 
 
 def test_large_numbers_that_mean_no_bound_are_accepted(server: Live) -> None:

@@ -97,6 +97,10 @@ def test_routers_decide_by_what_they_know() -> None:
     assert small.choose([("a", 60)], np.array([0, 1])) == 0
     small.choose([("b", 60)], np.array([1, 0]))
     assert small.choose([("a", 60)], np.array([1, 0])) == 1  # forgotten: there is room for one
+    parts = ROUTERS.get("cache-aware")(2, 50, 0)
+    assert parts.choose([system, ("long", 40)], np.array([1, 0])) == 1
+    parts.choose([("new", 20)], np.array([0, 1]))  # the end of the first prompt is forgotten for it
+    assert parts.choose([system, question], np.array([0, 1])) == 1
 
 
 def test_more_replicas_are_faster() -> None:

@@ -184,11 +184,13 @@ def test_folder_flag_decides_on_bos_and_eos(tmp_path: Path, flag: bool) -> None:
     assert (tokenizer.encode("a")[-1] == tokenizer.eos_ids[0]) is flag
 
 
-def test_tokenizer_of_another_folder_keeps_the_models_end_tokens(tmp_path: Path) -> None:
+def test_tokenizer_of_another_folder_keeps_the_models_end_tokens_and_sampling(tmp_path: Path) -> None:
     model, other = tmp_path / "model", tmp_path / "other"
     model.mkdir(), other.mkdir()
-    (model / "generation_config.json").write_text('{"eos_token_id": 7}')
-    assert load_tokenizer(model, folder(other)).eos_ids == (7,)
+    (model / "generation_config.json").write_text('{"eos_token_id": 7, "temperature": 0.5}')
+    tokenizer = load_tokenizer(model, folder(other, generation_config={"temperature": 0.9, "top_k": 3}))
+    assert tokenizer.eos_ids == (7,)
+    assert tokenizer.generation_config == {"temperature": 0.5}
 
 
 def test_what_cannot_be_loaded(tmp_path: Path) -> None:
@@ -203,6 +205,35 @@ def test_what_cannot_be_loaded(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ModelError, match=r"config\.json is not valid JSON"):
         load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("tokenizer_config", {"chat_template": [{"name": "default"}]}, "not a name and a template"),
+        ("tokenizer_config", {"chat_template": ["D"]}, "not a name and a template"),
+        ("tokenizer_config", {"added_tokens_decoder": {"x": {"content": "x"}}}, "'x' is no token id"),
+        ("tokenizer_config", [], "must hold a JSON object"),
+        ("generation_config", {"temperature": "hot"}, r"generation_config\.json .*temperature.*correct the file"),
+        ("generation_config", {"top_p": 5}, r"top_p must be in \(0, 1\]"),
+        ("generation_config", {"temperature": 10**400}, "cannot be done"),
+    ],
+)
+def test_small_files_that_cannot_be_meant(tmp_path: Path, name: str, content: object, words: str) -> None:
+    with pytest.raises(ModelError, match=words):
+        load_tokenizer(folder(tmp_path, **{name: content}))
+
+
+def test_a_template_that_is_no_text(tmp_path: Path) -> None:
+    (folder(tmp_path) / "chat_template.jinja").write_bytes(b"\xff\xfe")
+    with pytest.raises(ModelError, match=r"chat_template\.jinja is not UTF-8 text"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("value", [5.5, "x", {"a": 1}, [[1]], True])
+def test_odd_end_tokens_end_nothing(tmp_path: Path, value: object) -> None:
+    path = folder(tmp_path, config={"eos_token_id": value, "text_config": 5})
+    assert load_tokenizer(path).eos_ids == ()
 
 
 def gguf_file(path: Path, **changes: object) -> Path:

@@ -10,6 +10,7 @@ import numpy as np
 from radixlang.grammar.grammar import Mask
 from radixlang.grammar.native.subsets import Subsets, hashed
 from radixlang.grammar.native.trie import Ints, TokenTrie
+from radixlang.kept_code import compile_kept
 
 _SIGNATURE = "void(u1[::1], i4[::1], i4[::1], i4[::1], i4[:, ::1], i4, i4[:, ::1], i4[::1])"
 
@@ -104,11 +105,9 @@ def _stack_walk(
 
 
 def _compile(signature: str, function: Any) -> Any:
-    options: dict[str, Any] = {"nogil": True, "boundscheck": False}
-    try:
-        return numba.njit(signature, cache=True, **options)(function)
-    except RuntimeError:  # no folder can be written to: compile for this process only
-        return numba.njit(signature, **options)(function)
+    return compile_kept(
+        function, lambda kept: numba.njit(signature, cache=kept, nogil=True, boundscheck=False)(function)
+    )
 
 
 _compiled = _compile(_SIGNATURE, _walk)

@@ -22,6 +22,8 @@ from numba.core import types
 from numba.core.datamodel import models, register_default
 from numba.extending import intrinsic as _intrinsic
 
+from radixlang.kept_code import compile_kept
+
 # numba rewrites these signatures (the typing context disappears), which no type checker can know.
 intrinsic: Any = _intrinsic
 config: Any = numba.config
@@ -331,9 +333,9 @@ def _cache_folder() -> str:
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    base = config.CACHE_DIR or Path(home) / "radixlang" / "kernels"
-    return str(Path(base) / digest.hexdigest()[:16])
+    own, home = os.environ.get("RADIXLANG_CACHE"), os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    base = config.CACHE_DIR or Path(own or Path(home) / "radixlang") / "kernels"
+    return str(Path(base).expanduser() / digest.hexdigest()[:16])
 
 
 def entry(function: Any) -> Any:
@@ -349,9 +351,9 @@ def entry(function: Any) -> Any:
                 before = config.CACHE_DIR
                 config.CACHE_DIR = _cache_folder()
                 try:
-                    compiled.append(numba.cfunc(_SIGNATURE, cache=True)(function))
-                except RuntimeError:  # no folder can be written to: compile for this process only
-                    compiled.append(numba.cfunc(_SIGNATURE)(function))
+                    compiled.append(
+                        compile_kept(function, lambda kept: numba.cfunc(_SIGNATURE, cache=kept)(function))
+                    )
                 finally:
                     config.CACHE_DIR = before
         return compiled[0].address

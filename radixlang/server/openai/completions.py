@@ -62,7 +62,7 @@ async def completions(server: Server, request: Request, body: CompletionBody) ->
         raise RequestError("best_of other than n is not supported: all samples are returned.", "best_of")
     sampling = sampling_of(hub, body, DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens)
     requests = prompts_of(body.prompt)
-    check_batch(len(requests) * max(1, sampling.n), "prompt")
+    check_batch(len(requests), "prompt", sampling.n)
     rid = body.rid if body.rid is not None else "cmpl-" + uuid.uuid4().hex
     constraint = constraint_of(body)
     for item in requests:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from radixlang.errors import RequestError
-from radixlang.sampling_params import SamplingParams
+from radixlang.sampling_params import ADVISED, SamplingParams
 from radixlang.server.fields import (
     Count,
     Int32,
@@ -199,8 +199,6 @@ class DetokenizeBody(msgspec.Struct, kw_only=True):
 
 # ---- requests ----
 
-_FROM_MODEL = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-
 
 def sampling_of(hub: Hub, body: CommonBody, max_tokens: int | None) -> SamplingParams:
     """Sampling parameters: the request's, else the model's generation config, else OpenAI's defaults.
@@ -211,13 +209,10 @@ def sampling_of(hub: Hub, body: CommonBody, max_tokens: int | None) -> SamplingP
     refuse(body, REFUSED)
     raw: dict[str, Any] = {}
     if hub.config.server.sampling_defaults == "model":
-        defaults = getattr(hub.tokenizer, "generation_config", None) or {}
-        raw.update({name: defaults[name] for name in _FROM_MODEL if defaults.get(name) is not None})
-        if raw.get("top_k") == 0:  # how generation configs spell "all tokens"
-            del raw["top_k"]
+        raw.update(getattr(hub.tokenizer, "generation_config", None) or {})
     renamed = {"min_tokens": "min_new_tokens", "seed": "sampling_seed"}
     for name in (
-        *_FROM_MODEL,
+        *ADVISED,
         *("n", "stop", "stop_token_ids", "stop_regex", "no_stop_trim", "ignore_eos", "skip_special_tokens"),
         *("frequency_penalty", "presence_penalty", "logit_bias", "stream_interval", "min_tokens", "seed"),
     ):

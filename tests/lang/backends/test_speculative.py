@@ -186,6 +186,23 @@ def test_a_chat_model_writes_the_turn_in_one_call() -> None:
     assert params.max_new_tokens == 100
 
 
+def test_what_names_a_part_of_a_turn_makes_the_turn_so_far() -> None:
+    @rl.function(num_api_spec_tokens=100)
+    def program(s: Any) -> None:
+        s += rl.user("Describe somebody.")
+        with s.assistant():
+            s += "Name:"
+            with s.var_scope("born"):
+                s += rl.gen("name", stop="\n") + "\nBorn:" + rl.gen("year", stop="\n")
+            s += "\nJob:" + rl.separate_reasoning(rl.gen("job", stop="\n"), model_type="qwen3")
+
+    backend = Writer(SPEC, chat=True)
+    state = program.run(backend=backend)
+    assert state["born"] == " Ann Lee\nBorn: 1990"
+    assert state["job"].strip() == "pilot"
+    assert state.messages()[-1]["content"].startswith("Name: Ann Lee\nBorn: 1990\nJob:")
+
+
 def test_a_chat_model_that_misses_the_form_is_asked_three_times() -> None:
     backend = Writer("I would rather not.", chat=True)
     state = chat(100, three).run(backend=backend)
