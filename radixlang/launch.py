@@ -38,6 +38,8 @@ STARTUP_TIMEOUT = 1800.0
 
 LAST_WORDS_WAIT = 3.0
 """seconds in which the reason of a stage's death must arrive"""
+LEAVING = 60.0
+"""seconds for an engine with nothing to do to write to storage what it has computed"""
 WARM_UP_TIMEOUT = 300.0
 """seconds for the first trial request"""
 
@@ -65,7 +67,10 @@ class Ring(Protocol):
         """The same, if it happened to a process from outside: then no other's death was the reason."""
         ...
 
-    def close(self) -> None: ...
+    def close(self, patience: float = 0.0) -> None:
+        """End it. An engine that was told to `Drain` may take `patience` seconds to write to storage what it has
+        computed."""
+        ...
 
 
 class ProcessRing:
@@ -157,12 +162,20 @@ class ProcessRing:
                 return _ending(f"{name} rank 0" if first else name, code)
         return None
 
+    @property
+    def left(self) -> bool:
+        """The engine has ended: after a `Drain`, when all it had computed is in storage."""
+        return self._children["engine"].poll() is not None
+
     def pids(self) -> list[int]:
         """Process ids of the children."""
         return [child.pid for child in self._children.values()]
 
-    def close(self) -> None:
+    def close(self, patience: float = 0.0) -> None:
         """End the children and remove the sockets. Safe to call twice."""
+        if patience:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._children["engine"].wait(patience)
         for child in self._children.values():
             if child.stdin is not None:
                 with contextlib.suppress(OSError):
@@ -238,7 +251,7 @@ class InlineRing:
     def killed(self) -> str | None:
         return None  # threads are not
 
-    def close(self) -> None:
+    def close(self, patience: float = 0.0) -> None:
         self.to_engine.send(Drain())
         for thread in self._threads:
             thread.join(10)
@@ -516,6 +529,9 @@ async def _serve_ring(
         if hub.running:
             log.warning("%d requests did not end within --drain-timeout and are cut off", hub.running)
             hub.fail_all(EngineDeadError("The server is shutting down."))
+        else:
+            while not (ring.left or server.should_exit) and loop.time() < deadline:
+                await asyncio.sleep(0.02)
         await asyncio.sleep(0.05)  # let the last chunks reach their sockets
         server.should_exit = True
 
