@@ -70,7 +70,8 @@ def normalise(schema: Any, patterns: bool = True, looks: bool = False) -> Normal
         written = emitter.write(compiler.state(document.root))
     except RecursionError:
         raise GrammarError(
-            "its references are nested too deeply; shorten the chain of $ref.", pointer=""
+            "its references are nested too deeply, or one leads back to itself; shorten the chain of $ref.",
+            pointer="",
         ) from None
     nodes: dict[Node, None] = dict.fromkeys(node for node, _ in emitter.notes)
     residual = tuple(Residual(node.pointer, keyword, node.schema) for node, keyword in emitter.notes)
