@@ -224,13 +224,13 @@ class InlineRing:
                 "or use --tp-size 1."
             )
         self.to_engine: Sender = LocalChannel()
-        middle, back = LocalChannel(), LocalChannel()
+        self._middle, back = LocalChannel(), LocalChannel()
         self.from_ring: Receiver = back
         self._problem: str | None = None
-        engine = build_engine(config, self.to_engine, middle, progress or (lambda *_: None))  # type: ignore[arg-type]
+        engine = build_engine(config, self.to_engine, self._middle, progress or (lambda *_: None))  # type: ignore[arg-type]
         self.engine = engine
         self.info = engine.info
-        self._detokenizer = DetokenizerLoop(load_for(config), middle, back)
+        self._detokenizer = DetokenizerLoop(load_for(config), self._middle, back)
         self._threads = [
             threading.Thread(target=self._guard, args=(name, target), name=name, daemon=True)
             for name, target in (("engine", engine.run), ("detokenizer", self._detokenizer.run))
@@ -252,9 +252,15 @@ class InlineRing:
         return None  # threads are not
 
     def close(self, patience: float = 0.0) -> None:
+        engine, detokenizer = self._threads
         self.to_engine.send(Drain())
-        for thread in self._threads:
-            thread.join(10)
+        engine.join(10)
+        if engine.is_alive():
+            log.warning("the engine is still at work and is left to the end of the process")
+            return
+        if self._problem:  # the engine could not say so
+            self._middle.send(Stopped())
+        detokenizer.join(10)
         self.engine.executor.close()
 
 

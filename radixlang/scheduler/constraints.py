@@ -125,7 +125,7 @@ class Constraints(Unconstrained):
         self._aborted += 1
         _, spec, future = entry
         if all(other is not future for *_, other in self._compiling.values()):
-            self._manager.drop(spec)
+            self._manager.drop(spec, future)
 
     def settle(self) -> list[tuple[Request, str, bool]]:
         failed = []
