@@ -200,6 +200,9 @@ class GrammarManager:
             raise
         except RecursionError:
             raise GrammarError(f"{spec.kind} is nested too deeply", param=spec.kind) from None
+        except UnicodeEncodeError:
+            sentence = f"{spec.kind} holds half of a surrogate pair, which no text can"
+            raise GrammarError(sentence, param=spec.kind) from None
         except BaseException as error:  # a library's panic is no Exception
             log.error("a constraint could not be compiled", exc_info=error)
             raise GrammarError(f"{spec.kind} could not be compiled: {error}", param=spec.kind) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 
@@ -85,3 +86,23 @@ def test_what_can_be_read_in_ever_more_ways_ends_before_its_masks_are_slow(
 
 def test_there_are_forty() -> None:
     assert len(CASES) >= 40
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("regex", "(?=(?:){4000000000})a"),
+        ("json_schema", '{"type": "string", "pattern": "(?:){1000000000}a"}'),
+        ("json_schema", '{"not": {"pattern": "(?:){1000000000}a"}}'),
+    ],
+)
+def test_repeats_of_nothing_take_no_time(manager, kind: str, text: str) -> None:
+    began = time.process_time()
+    manager.get(GrammarSpec(kind, text)).result()
+    assert time.process_time() - began < 4
+
+
+def test_half_a_surrogate_pair_in_a_tag_is_named(manager) -> None:
+    tag = {"type": "structural_tag", "format": {"type": "const_string", "value": "a\ud800"}}
+    with pytest.raises(GrammarError, match="half of a surrogate pair"):
+        manager.get(GrammarSpec("structural_tag", json.dumps(tag))).result()

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from radixlang.errors import ConfigError
+from radixlang.grammar import manager as manager_module
 from radixlang.grammar.canonical import CanonicalState
 from radixlang.grammar.errors import GrammarError
 from radixlang.grammar.manager import GrammarManager
@@ -91,6 +92,19 @@ def test_the_oldest_are_forgotten() -> None:
     assert manager.get(specs[0]) is not futures[0]
     assert sum(future.result(9).nbytes for future in manager._known.values()) < 80_000
     manager.close()
+
+
+def test_room_is_not_made_for_every_constraint(monkeypatch) -> None:
+    """Or a client that sends others all the time has all that are known measured with each."""
+    measured: list[object] = []
+    size = manager_module._size
+    monkeypatch.setattr(manager_module, "_size", lambda future: measured.append(future) or size(future))
+    manager = GrammarManager(vocabulary, backend="native", cache_bytes=60_000)
+    for number in range(240):
+        manager.get(GrammarSpec("choice", f'["a"{" " * number}]')).result(9)
+    manager.close()
+    assert 10 < len(manager._known) < 120
+    assert len(measured) < 2_400
 
 
 def test_what_grows_is_measured_again() -> None:

@@ -388,3 +388,30 @@ def test_hostile_texts_are_read_in_time() -> None:
                 began = time.process_time()
                 read(name, [text])
                 assert time.process_time() - began < 2, (name, mark)
+
+
+@pytest.mark.parametrize("name", ["gemma4", "pythonic"])
+def test_a_tag_is_not_larger_than_can_be_read(name: str) -> None:
+    """Where all arguments may be left out, each may be the first: formats are written down once more for each."""
+    text = {"type": "string"}
+
+    def of(properties: dict) -> Tool:
+        return Tool("f", {"type": "object", "properties": properties, "additionalProperties": False})
+
+    nested = text
+    for _ in range(5):
+        nested = of(dict.fromkeys("abcdef", nested)).parameters
+    chain = {str(i): of({key: {"$ref": f"#/$defs/{i + 1}"} for key in "abcdefgh"}).parameters for i in range(7)}
+    shared = Tool("f", of({"x": {"$ref": "#/$defs/0"}}).parameters | {"$defs": chain | {"7": text}})
+    syntax = find_syntax(name, None)[1]
+    assert syntax.states(of(dict.fromkeys("abcdefgh", text)))
+    assert not syntax.states(of({f"a{i}": text for i in range(600)}))
+    for tool in (Tool("f", nested), shared):
+        assert not syntax.states(tool) or len(json.dumps(syntax.structural_tag([tool]))) < 1 << 22
+
+
+def test_definitions_stand_only_where_they_are_referred_to() -> None:
+    properties = {"a": {"type": "string"}, "b": {"$ref": "#/$defs/x"}}
+    tool = Tool("f", {"type": "object", "properties": properties, "$defs": {"x": {"enum": ["y"]}}})
+    tag = syntax_of("pythonic").structural_tag([tool], at_least_one=True, parallel=False)
+    assert json.dumps(tag).count('"y"') == 2

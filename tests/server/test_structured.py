@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
+from radixlang.errors import RequestError
 from radixlang.messages import GrammarSpec
+from radixlang.parsers.tools import Tool, find_syntax
+from radixlang.server.openai.tools import ToolUse, plan_calls
 
 from .fakes import Live, live
 from .structuring import CALLS, CHAT, CLOCK, SCHEMA, WEATHER, ask, both, spec, tag, tool_of
@@ -402,3 +405,11 @@ def test_a_server_without_constraints_still_reads() -> None:
         text = '<tool_call>{"name": "nobody"}</tool_call>'
         message, reason = both(server, ask(text, tools=[WEATHER]))
         assert (message["content"], reason) == (text, "stop")
+
+
+def test_arguments_that_contain_themselves_for_ever_are_the_clients_fault() -> None:
+    loop = {"type": "object", "properties": {"a": {"anyOf": [{"$ref": "#/properties/a"}, {"type": "string"}]}}}
+    use = ToolUse(None, [Tool("f", loop)], "auto")
+    for name in ("pythonic", "glm45", "qwen3_coder"):
+        with pytest.raises(RequestError, match="nested too deeply"):
+            plan_calls(use, find_syntax(name, None)[1], None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any, ClassVar
 
@@ -28,6 +29,8 @@ from radixlang.parsers.tools.values import (
 )
 
 MAX_DEPTH = 8
+MAX_PARTS = 1_000
+"""of one tool: a structural tag may have 20,000, and some of these are five of its"""
 _WORD = re.compile(r"[^,:{}\[\]]+")
 _NOTES = {"title", "description", "default", "examples", "type"}
 
@@ -66,7 +69,7 @@ class Gemma4(Syntax):
         return tag(f"{self.triggers[0]}call:{tool.name}", self._object(tool.parameters, tool.parameters), self.end)
 
     def states(self, tool: Tool) -> bool:
-        return self._plain(tool.parameters, tool.parameters, 0)
+        return self._parts(tool.parameters, tool.parameters, 0) <= MAX_PARTS
 
     # ---- formats ----
 
@@ -111,25 +114,38 @@ class Gemma4(Syntax):
             return self._object(schema, root)
         return schema_format(with_definitions(schema, root))
 
-    def _plain(self, schema: Any, root: Any, depth: int) -> bool:
-        """Whether the formats above say all that the schema says."""
+    def _parts(self, schema: Any, root: Any, depth: int) -> float:
+        """How many parts the formats above have; infinitely many where they do not say all that the schema says,
+        and where there are too many to be written down."""
         schema = resolved(schema, root)
         if not isinstance(schema, dict) or depth > MAX_DEPTH:
-            return False
+            return math.inf
+        inner: list[tuple[Any, int]] = []
+        """schemas, and how often each is written down"""
+        values = 0
         if "anyOf" in schema:
-            return set(schema) <= _NOTES | {"anyOf"} and all(
-                self._plain(s, root, depth + 1) for s in schema["anyOf"]
-            )
-        types = types_of(schema, root)
-        if types == {"string"}:
-            return set(schema) <= _NOTES | {"enum", "const"}
-        if types == {"array"}:
-            return set(schema) <= _NOTES | {"items"} and self._plain(schema.get("items"), root, depth + 1)
-        if types == {"object"} or depth == 0:
+            plain = set(schema) <= _NOTES | {"anyOf"}
+            inner = [(one, 1) for one in schema["anyOf"]]
+        elif (types := types_of(schema, root)) == {"string"}:
+            plain = set(schema) <= _NOTES | {"enum", "const"}
+            values = len(schema.get("enum", ()))
+        elif types == {"array"}:
+            plain = set(schema) <= _NOTES | {"items"}
+            inner = [(schema.get("items"), 1)]
+        elif types == {"object"} or depth == 0:
             properties = properties_of(schema)
             plain = is_plain_object(schema) and all(_WORD.fullmatch(name) for name in properties)
-            return plain and all(self._plain(inner, root, depth + 1) for inner in properties.values())
-        return bool(types) and not types & {"string", "array", "object"}
+            # Where none has to be there, each may be the first: it stands behind all before it as well.
+            grows = not required_of(schema)
+            inner = [(one, 1 + i * grows) for i, one in enumerate(properties.values())]
+        else:
+            plain = bool(types) and not types & {"string", "array", "object"}
+        parts: float = 1 + values if plain else math.inf
+        for one, times in inner:
+            if parts > MAX_PARTS:
+                return math.inf
+            parts += times * self._parts(one, root, depth + 1)
+        return parts
 
 
 class FunctionGemma(Gemma4):

@@ -240,8 +240,8 @@ def value_format(schema: Any, root: Any, end: str) -> Format:
 
 
 def with_definitions(schema: Any, root: Any) -> Any:
-    """A part of a schema that can stand alone."""
-    if not isinstance(schema, Mapping) or not isinstance(root, Mapping):
+    """A part of a schema that can stand alone; the definitions only where it may need them: they can be large."""
+    if not isinstance(schema, Mapping) or not isinstance(root, Mapping) or '"$ref"' not in json.dumps(schema):
         return schema
     return {**{key: root[key] for key in ("$defs", "definitions") if key in root}, **schema}
 

@@ -162,6 +162,13 @@ def plan_calls(use: ToolUse, syntax: Syntax | None, answer: Constraint | None, c
     Raises:
         RequestError: two constraints, or a schema that cannot be used (names tool, pointer and keyword).
     """
+    try:
+        return _plan_calls(use, syntax, answer, constrain)
+    except RecursionError:
+        raise RequestError("The parameters of the tools are nested too deeply.", "tools") from None
+
+
+def _plan_calls(use: ToolUse, syntax: Syntax | None, answer: Constraint | None, constrain: bool) -> CallPlan:
     if use.choice == "none":
         return CallPlan(answer)
     if use.choice == "required":
@@ -242,8 +249,6 @@ def _normalised(tool: Tool) -> Normalised:
         what = str(error).removeprefix("The JSON schema cannot be used: ")
         message = f"The parameters of the tool {tool.name!r} cannot be used: {what}"
         raise GrammarError(message, param="tools") from None
-    except RecursionError:
-        raise RequestError(f"The parameters of the tool {tool.name!r} are nested too deeply.", "tools") from None
 
 
 @lru_cache(512)
