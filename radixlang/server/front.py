@@ -15,7 +15,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from radixlang.config import ServerConfig
 from radixlang.errors import RadixLangError, UnauthorizedError
-from radixlang.log import get_logger
+from radixlang.log import get_logger, printable
+from radixlang.log import request_id as logged_id
 from radixlang.server.metrics import Metrics
 from radixlang.server.web import ERRORS, Route, error_response, internal
 
@@ -81,10 +82,14 @@ class Front:
         began = time.perf_counter()
         if self._root:
             scope["root_path"] = self._root
+        # A slash at the end makes no other path; redirects would need to know what a proxy in front is called.
+        bare = scope["path"].rstrip("/")
+        scope["path"] = f"{bare}/" if bare in ("", self._root) else bare
         method, path = scope["method"], self._route_path(scope)
         endpoint = self._endpoint(path)
         headers = Headers(scope=scope)
         request_id = _request_id(headers.get("x-request-id"))
+        logged_id.set(request_id)
         origin = headers.get("origin")
         state = scope.setdefault("state", {})
         state["request_id"] = request_id
@@ -109,7 +114,7 @@ class Front:
         except RadixLangError as error:
             await error_response(error, self._errors.get(path, ERRORS))(scope, receive, answer)
         except Exception as error:
-            log.error("%s %s failed", method, path, exc_info=error)
+            log.error("%s %s failed", method, printable(path), exc_info=error)
             if not status:
                 await error_response(internal(error), self._errors.get(path, ERRORS))(scope, receive, answer)
         finally:
@@ -120,8 +125,8 @@ class Front:
                 prompt, completion = state.get("tokens", (0, 0))
                 tokens = f" {prompt}+{completion} tokens" if prompt or completion else ""
                 milliseconds = 1000 * (time.perf_counter() - began)
-                shown = path.encode("ascii", "backslashreplace").decode().replace("\n", "\\n").replace("\r", "\\r")
-                access.info("%s %s %d %.1f ms%s id=%s", method, shown, status, milliseconds, tokens, request_id)
+                client = (scope.get("client") or ("-",))[0]
+                access.info("%s %s %s %d %.1f ms%s", client, method, printable(path), status, milliseconds, tokens)
 
     def _route_path(self, scope: Scope) -> str:
         path, root = scope["path"], scope.get("root_path", "")
