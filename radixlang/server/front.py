@@ -8,6 +8,7 @@ from __future__ import annotations
 import hmac
 import time
 import uuid
+from urllib.parse import quote
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
@@ -82,9 +83,6 @@ class Front:
         began = time.perf_counter()
         if self._root:
             scope["root_path"] = self._root
-        # A slash at the end makes no other path; redirects would need to know what a proxy in front is called.
-        bare = scope["path"].rstrip("/")
-        scope["path"] = f"{bare}/" if bare in ("", self._root) else bare
         method, path = scope["method"], self._route_path(scope)
         endpoint = self._endpoint(path)
         headers = Headers(scope=scope)
@@ -108,6 +106,8 @@ class Front:
         try:
             if method == "OPTIONS":
                 await self._preflight(headers)(scope, receive, answer)
+            elif len(path) > 1 and path[-1] == "/" != path[-2]:
+                await _without_slash(path, scope["query_string"])(scope, receive, answer)
             else:
                 self._keys.check(method, path, headers.get("authorization"), headers.get("x-api-key"))
                 await self._app(scope, receive, answer)
@@ -163,6 +163,15 @@ class Front:
                 "allow": _METHODS,
             },
         )
+
+
+def _without_slash(path: str, query: bytes) -> Response:
+    """A redirect to the same path without the slash at its end. Its address is relative: only a proxy in front
+    knows what clients call this server."""
+    place = "../" + quote(path[:-1].rpartition("/")[2])
+    return Response(
+        status_code=307, headers={"location": place + ("?" + query.decode("latin-1") if query else "")}
+    )
 
 
 def _request_id(given: str | None) -> str:

@@ -506,14 +506,25 @@ def test_heads_are_bounded(server: Live) -> None:
     assert b"The head of the request is larger than 65536 bytes." in refused
 
 
-def test_a_slash_at_the_end_is_no_other_path() -> None:
-    """And no redirect: its address would have to be the one that a proxy in front has."""
+def test_a_slash_at_the_end_is_a_redirect_that_no_proxy_can_break() -> None:
     with live(api_key="k", admin_api_key="a", fastapi_root_path="/llm") as server:
-        assert server.http.get("/health/").status_code == 200
-        assert server.http.get("/llm/v1/models/", headers={"authorization": "Bearer k"}).status_code == 200
-        assert server.http.post("/flush_cache//", headers={"authorization": "Bearer k"}).status_code == 401
-        for root in ("/", "/llm", "/llm/"):
-            assert server.http.get(root, headers={"authorization": "Bearer k"}).json()["name"] == "radixlang"
+        key = {"headers": {"authorization": "Bearer k"}}
+        for path, place in (
+            ("/health/", "../health"),
+            ("/llm/v1/models/?a=b", "../models?a=b"),
+            ("//evil.example/%0ax:y/", "../%0Ax%3Ay"),
+        ):
+            response = server.http.get(path, headers={"x-forwarded-proto": "https"})
+            assert (response.status_code, response.headers["location"]) == (307, place)
+        models = server.http.get("/llm/v1/models/", follow_redirects=True, **key)
+        assert models.json()["data"][0]["id"] == "fake/model"
+        text = server.http.post("/generate/", json={"text": "[say:on]"}, follow_redirects=True, **key).json()[
+            "text"
+        ]
+        assert text == "on"
+        assert server.http.post("/flush_cache/", follow_redirects=True, **key).status_code == 401
+        for root in ("/", "/llm/"):
+            assert server.http.get(root, **key).json()["name"] == "radixlang"
 
 
 def test_faults_of_ours_are_a_500_without_details(monkeypatch: pytest.MonkeyPatch) -> None:
