@@ -15,6 +15,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 #: seconds in which the head of a request must have come, from connecting or from its first byte
 HEAD_TIMEOUT = 75.0
+#: seconds in which a client must take some of what waits for it, once that is more than buffers hold
+READ_TIMEOUT = 120.0
 #: seconds between two requests of a connection
 KEEP_ALIVE = 75
 #: seconds after the drain in which clients must have read their answers
@@ -47,13 +49,15 @@ def _no_cancellation(record: logging.LogRecord) -> bool:
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """Closes connections whose next head takes too long, and refuses heads that are too large with a 400.
+    """Closes connections whose next head takes too long or whose client has stopped reading, which ends its
+    request, and refuses heads that are too large with a 400.
 
     Between requests of one connection uvicorn's own `timeout_keep_alive` counts.
     """
 
     _head_timer: asyncio.TimerHandle | None = None
     _head_size = 0
+    _read_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -61,6 +65,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_head()
+        self._end_read()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -80,6 +85,19 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._end_head()
         super().on_headers_complete()
+
+    def pause_writing(self) -> None:
+        self._read_timer = asyncio.get_running_loop().call_later(READ_TIMEOUT, self.transport.abort)
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self._end_read()
+        super().resume_writing()
+
+    def _end_read(self) -> None:
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+            self._read_timer = None
 
     def _begin_head(self) -> None:
         self._head_timer = asyncio.get_running_loop().call_later(HEAD_TIMEOUT, self.transport.close)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import io
 import json
@@ -496,6 +497,48 @@ def test_clients_that_do_not_go_on_are_left(monkeypatch: pytest.MonkeyPatch) -> 
         slow = spoken(server, head + b"\r\n" + body[:5], body[5:9], body[9:], b"", again, pause=0.12)
         assert slow.count(b"HTTP/1.1 200 OK") == 2
         server.until(lambda: server.hub.running == 0)
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_clients_that_do_not_read_are_left(monkeypatch: pytest.MonkeyPatch, reads: bool) -> None:
+    monkeypatch.setattr(connection, "READ_TIMEOUT", 0.2)
+    size, part = 64, bytes(1 << 20)  # far more than the buffers of sockets
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+        async def answer() -> None:
+            for i in range(size):
+                await send({"type": "http.response.body", "body": part, "more_body": i < size - 1})
+
+        sending = asyncio.create_task(answer())
+        left.set_result((await receive())["type"] == "http.disconnect" and not sending.done())
+        await sending
+
+    async def client() -> tuple[int, bool]:
+        nonlocal left
+        left = asyncio.get_running_loop().create_future()
+        server = connection.http_server(app)
+        server.config.port = 0
+        serving = asyncio.create_task(server.serve())
+        while not server.started:
+            await asyncio.sleep(0.005)
+        reader, writer = await asyncio.open_connection(*server.servers[0].sockets[0].getsockname())
+        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        taken = 0
+        while reads and taken < size * len(part):
+            taken += len(await reader.read(1 << 20))
+        gone = await left
+        writer.close()
+        server.should_exit = True
+        await serving
+        return taken, gone
+
+    left: asyncio.Future[bool]
+    taken, gone = asyncio.run(asyncio.wait_for(client(), 20))
+    assert gone is not reads
+    assert (taken >= size * len(part)) is reads
 
 
 def test_heads_are_bounded(server: Live) -> None:
