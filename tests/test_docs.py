@@ -124,7 +124,7 @@ def test_metrics_page_names_what_the_server_shows() -> None:
         if line.startswith("| `")
         for name in re.findall(r"`(\w+)`", line.split("|")[1])
     }
-    assert rows - wanted == {"http_requests_active", "process_cpu_seconds_total", "new_token_ratio"}
+    assert rows - wanted == {"http_requests_active", "process_cpu_seconds_total"}
 
 
 def test_every_dependency_is_justified() -> None:

@@ -118,7 +118,7 @@ class Front:
             if not status:
                 await error_response(internal(error), self._errors.get(path, ERRORS))(scope, receive, answer)
         finally:
-            if state.get("client_gone"):
+            if state.get("client_gone") or not status:
                 status = 499
             self._metrics.http_finished(endpoint, method, status)
             if self._log_access and path not in _QUIET:

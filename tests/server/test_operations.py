@@ -20,7 +20,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from radixlang.log import LineFormat
 from radixlang.messages import Dead
-from radixlang.server import connection, web
+from radixlang.scheduler.stats import Totals
+from radixlang.server import connection, metrics, web
 
 from .fakes import FakeEngine, Live, live
 
@@ -303,6 +304,14 @@ def test_metrics_idle_busy_idle() -> None:
         for name in ("num_running_reqs", "num_queue_reqs", "gen_throughput", "token_usage", "cache_hit_rate"):
             assert total(idle, name) == 0
         assert total(idle, "num_requests_total") == 0
+        # Rates need a first value, so all of these are there before there is anything to count.
+        for name in ("cached_tokens_total", "num_failed_requests_total", "num_refused_requests_total"):
+            assert total(idle, name) == 0
+        for name in metrics._HISTOGRAMS:
+            assert total(idle, f"{name}_count") == total(idle, f"{name}_bucket") == 0
+        assert Totals().counters(0).keys() <= {
+            f"{n}_total" for n in (*metrics.ENGINE_COUNTERS, *metrics._COUNTERS)
+        }
         assert total(idle, "num_pages") == 256
         assert total(idle, "weight_memory_usage_gb") == 1
         body = {"text": "x", "sampling_params": {"max_new_tokens": 300}}
