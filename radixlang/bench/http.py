@@ -38,6 +38,7 @@ class Client:
             port = parts.port
         except ValueError:
             raise ConfigError(f"--base-url {base_url!r} has no valid port.") from None
+        self.base = base_url.rstrip("/").removesuffix("/v1")
         self.host = parts.hostname
         self.port = port or (443 if parts.scheme == "https" else 80)
         self._ssl = ssl.create_default_context() if parts.scheme == "https" else None

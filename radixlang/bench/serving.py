@@ -167,7 +167,7 @@ async def _model(client: Client, s: Settings) -> str:
     else:
         return s.model or str(listed)
     if s.model is None:
-        raise ConfigError(f"{s.base_url}/v1/models {trouble}; give a model with --model.") from None
+        raise ConfigError(f"{client.base}/v1/models {trouble}; give a model with --model.") from None
     return s.model
 
 

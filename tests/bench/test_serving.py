@@ -153,8 +153,9 @@ def test_no_answer_at_all_is_an_error() -> None:
         measure(Settings(base_url="http://127.0.0.1:9"))
     with pytest.raises(ConfigError, match="--base-url"):
         measure(Settings(base_url="ftp://x"))
-    with peer({"/v1/models": [OK + b"\r\n{}"]}) as other, pytest.raises(ConfigError, match="--model"):
-        measure(Settings(base_url=other.url))
+    with peer({"/v1/models": [OK + b"\r\n{}"]}) as other, pytest.raises(ConfigError, match="--model") as error:
+        measure(Settings(base_url=other.url + "/v1/"))
+    assert f"{other.url}/v1/models names" in str(error.value)
 
 
 def test_a_peer_without_usage_counts_chunks() -> None:
