@@ -8,6 +8,7 @@ from __future__ import annotations
 import hmac
 import time
 import uuid
+from typing import Any
 from urllib.parse import quote
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -122,11 +123,17 @@ class Front:
                 status = 499
             self._metrics.http_finished(endpoint, method, status)
             if self._log_access and path not in _QUIET:
-                prompt, completion = state.get("tokens", (0, 0))
-                tokens = f" {prompt}+{completion} tokens" if prompt or completion else ""
-                milliseconds = 1000 * (time.perf_counter() - began)
-                client = (scope.get("client") or ("-",))[0]
-                access.info("%s %s %s %d %.1f ms%s", client, method, printable(path), status, milliseconds, tokens)
+                self._log(scope, path, status, 1000 * (time.perf_counter() - began), state)
+
+    @staticmethod
+    def _log(scope: Scope, path: str, status: int, milliseconds: float, state: dict[str, Any]) -> None:
+        """The line in the access log."""
+        client, what = (scope.get("client") or ("-",))[0], printable(path)
+        prompt, completion = state.get("tokens", (0, 0))
+        tokens = f" {prompt}+{completion} tokens" if prompt or completion else ""
+        # A stream that broke off had begun with a 200.
+        broke = f" failed {state['failed']}" if "failed" in state else ""
+        access.info("%s %s %s %d %.1f ms%s%s", client, scope["method"], what, status, milliseconds, tokens, broke)
 
     def _route_path(self, scope: Scope) -> str:
         path, root = scope["path"], scope.get("root_path", "")

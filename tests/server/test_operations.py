@@ -621,14 +621,16 @@ def test_access_log() -> None:
             server.events("/v1/completions", {"prompt": "[say:abcd]"})
             server.http.get("/health")
             server.http.get("/no%0Asuch%1b[31m%e2%80%ae", headers={"x-forwarded-for": "10.1.2.3"})
-            server.until(lambda: len(lines()) >= 3)
-        first, second, third = lines()
+            server.post("/generate", {"text": "[mid]", "stream": True})
+            server.until(lambda: len(lines()) >= 4)
+        first, second, third, fourth = lines()
         assert re.fullmatch(r"INFO 127\.0\.0\.1 POST /generate 200 \d+\.\d ms 10\+4 tokens id=me", first)
         assert re.fullmatch(r"INFO 127\.0\.0\.1 POST /v1/completions 200 \S+ ms 11\+5 tokens id=\w{32}", second)
         assert re.fullmatch(r"INFO 10\.1\.2\.3 GET /no\\nsuch\\x1b\[31m\\u202e 404 \S+ ms id=\w{32}", third)
+        assert re.fullmatch(r"INFO \S+ POST /generate 200 \S+ ms.* failed 500 id=\w{32}", fourth)
         with live(disable_access_log=True) as server:
             server.post("/generate", {"text": "[say:abc]"})
-        assert len(lines()) == 3
+        assert len(lines()) == 4
 
 
 def test_errors_are_logged_with_their_request(monkeypatch: pytest.MonkeyPatch) -> None:
