@@ -133,8 +133,9 @@ def test_the_operators_page_has_the_limits_that_hold() -> None:
     from radixlang.server.front import _QUIET
 
     text = (ROOT / "docs" / "operation.md").read_text()
+    head = connection.MAX_HEAD >> 10
     for line in (
-        f"| sends no whole request head | after {connection.HEAD_TIMEOUT:g} s, or {connection.MAX_HEAD >> 10} KiB (400)",
+        f"| sends no whole request head | after {connection.HEAD_TIMEOUT:g} s, or {head} KiB (400)",
         f"| stops in the middle of a body | after {web.BODY_TIMEOUT:g} s (408)",
         f"| sends a large body | at {web.MAX_BODY >> 20} MiB (413)",
         f"| does not read its answer | after {connection.READ_TIMEOUT:g} s",
