@@ -39,6 +39,8 @@ STARTUP_TIMEOUT = 1800.0
 
 LAST_WORDS_WAIT = 3.0
 """seconds in which the reason of a stage's death must arrive"""
+LEAVING = 60.0
+"""seconds for an engine with nothing to do to write to storage what it has computed"""
 WARM_UP_TIMEOUT = 300.0
 """seconds for the first trial request"""
 
@@ -67,7 +69,14 @@ class Ring(Protocol):
         """None while all is well, else what happened in a sentence."""
         ...
 
-    def close(self) -> None: ...
+    def killed(self) -> str | None:
+        """The same, if it happened to a process from outside: then no other's death was the reason."""
+        ...
+
+    def close(self, patience: float = 0.0) -> None:
+        """End it. An engine that was told to `Drain` may take `patience` seconds to write to storage what it has
+        computed."""
+        ...
 
 
 class ProcessRing:
@@ -143,29 +152,36 @@ class ProcessRing:
         return None
 
     def dead(self) -> str | None:
-        codes = {name: child.poll() for name, child in self._children.items()}
-        for name, code in codes.items():
-            if not code or code == FOLLOWED:  # 0: it has drained. Their last messages say so
-                continue
-            if f"{name} rank 1" in codes:
-                name = f"{name} rank 0"
-            how = f"was killed by {_signal_name(-code)}" if code < 0 else f"exited with code {code}"
-            others = ", and the others cannot go on without it" if " rank " in name else ""
-            hint = (
-                " Systems do this to processes when memory is short: see the system's log, and lower "
-                "--mem-fraction-static, --max-total-tokens or --context-length if it was so."
-                if code == -signal.SIGKILL
-                else ""
-            )
-            return f"The {name} process {how}{others}; start again.{hint}"
+        # 0: it has drained. Last messages say so, of both.
+        return self.killed() or self._first_end(lambda code: code not in (0, FOLLOWED))
+
+    def killed(self) -> str | None:
+        # Libraries abort when another process does not answer.
+        return self._first_end(lambda code: code < 0 and code != -signal.SIGABRT)
+
+    def _first_end(self, counts: Callable[[int], bool]) -> str | None:
+        """What happened to the first process that has ended with an exit code that counts."""
+        for name, child in self._children.items():
+            code = child.poll()
+            if code is not None and counts(code):
+                first = name == "engine" and rank_name(name, 1) in self._children
+                return _ending(f"{name} rank 0" if first else name, code)
         return None
+
+    @property
+    def left(self) -> bool:
+        """The engine has ended: after a `Drain`, when all it had computed is in storage."""
+        return self._children["engine"].poll() is not None
 
     def pids(self) -> list[int]:
         """Process ids of the children."""
         return [child.pid for child in self._children.values()]
 
-    def close(self) -> None:
+    def close(self, patience: float = 0.0) -> None:
         """End the children and remove the sockets. Safe to call twice."""
+        if patience:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._children["engine"].wait(patience)
         for child in self._children.values():
             if child.stdin is not None:
                 with contextlib.suppress(OSError):
@@ -214,13 +230,13 @@ class InlineRing:
                 "or use --tp-size 1."
             )
         self.to_engine: Sender = LocalChannel()
-        middle, back = LocalChannel(), LocalChannel()
+        self._middle, back = LocalChannel(), LocalChannel()
         self.from_ring: Receiver = back
         self._problem: str | None = None
-        engine = build_engine(config, self.to_engine, middle, progress or (lambda *_: None))  # type: ignore[arg-type]
+        engine = build_engine(config, self.to_engine, self._middle, progress or (lambda *_: None))  # type: ignore[arg-type]
         self.engine = engine
         self.info = engine.info
-        self._detokenizer = DetokenizerLoop(load_for(config), middle, back)
+        self._detokenizer = DetokenizerLoop(load_for(config), self._middle, back)
         self._threads = [
             threading.Thread(target=self._guard, args=(name, target), name=name, daemon=True)
             for name, target in (("engine", engine.run), ("detokenizer", self._detokenizer.run))
@@ -238,24 +254,45 @@ class InlineRing:
     def dead(self) -> str | None:
         return self._problem
 
-    def close(self) -> None:
+    def killed(self) -> str | None:
+        return None  # threads are not
+
+    def close(self, patience: float = 0.0) -> None:
+        engine, detokenizer = self._threads
         self.to_engine.send(Drain())
-        for thread in self._threads:
-            thread.join(10)
+        engine.join(10)
+        if engine.is_alive():
+            log.warning("the engine is still at work and is left to the end of the process")
+            return
+        if self._problem:  # the engine could not say so
+            self._middle.send(Stopped())
+        detokenizer.join(10)
         self.engine.executor.close()
 
 
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"signal {number}"
+def _ending(name: str, code: int) -> str:
+    """A sentence about a process that has ended, and what to do."""
+    how, hint = f"exited with code {code}", ""
+    if code < 0:
+        number = -code
+        known = number in set(signal.Signals)  # not all real-time signals have names
+        how = f"was killed by {signal.Signals(number).name if known else f'signal {number}'}"
+    if code == -signal.SIGKILL:
+        hint = (
+            " Systems do this to processes when memory is short: see the system's log, and lower "
+            "--mem-fraction-static, --max-total-tokens or --context-length if it was so."
+        )
+    others = ", and the others cannot go on without it" if " rank " in name else ""
+    return f"The {name} process {how}{others}; start again.{hint}"
 
 
 def first_cause(ring: Ring, *deaths: Dead) -> Dead | str:
     """Of what died first its last words or, if it had none, what happened to it: processes that have followed it
     into death may have said so earlier."""
     until = time.monotonic() + LAST_WORDS_WAIT
+    killed = ring.killed()
+    if killed:  # whatever the others noticed of it
+        return killed
     while True:
         for dead in deaths:
             if not dead.follows:
@@ -506,6 +543,9 @@ async def _serve_ring(
         if hub.running:
             log.warning("%d requests did not end within --drain-timeout and are cut off", hub.running)
             hub.fail_all(EngineDeadError("The server is shutting down."))
+        else:
+            while not (ring.left or server.should_exit) and loop.time() < deadline:
+                await asyncio.sleep(0.02)
         await asyncio.sleep(0.05)  # let the last chunks reach their sockets
         server.should_exit = True
 

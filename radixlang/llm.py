@@ -17,8 +17,9 @@ import msgspec
 
 from radixlang.config import Config
 from radixlang.errors import EngineDeadError, RequestError
-from radixlang.launch import InlineRing, ProcessRing, ProgressHook, Ring, RingReader, with_model_files
+from radixlang.launch import LEAVING, InlineRing, ProcessRing, ProgressHook, Ring, RingReader, with_model_files
 from radixlang.log import configure
+from radixlang.messages import Drain
 from radixlang.sampling_params import SamplingParams
 from radixlang.server.admin import model_facts
 from radixlang.server.fields import PIN_SECONDS
@@ -402,8 +403,11 @@ def _shut_down(
 ) -> None:
     """End everything an engine started; `weakref.finalize` runs it once, at program exit at the latest."""
     reader.stop()
+    drains = not hub.running and ring.dead() is None and thread is not threading.current_thread()
+    if drains:
+        loop.call_soon_threadsafe(ring.to_engine.send, Drain())
     loop.call_soon_threadsafe(hub.fail_all, EngineDeadError("The engine was shut down."))
-    ring.close()
+    ring.close(LEAVING if drains else 0.0)
     loop.call_soon_threadsafe(loop.stop)
     if thread is not threading.current_thread():
         thread.join(5)

@@ -79,6 +79,7 @@ INTEGERS = [field.name for _, field, kind in config.options() if kind in (int, i
         ({"schedule_policy": "lpm", "enable_priority_scheduling": True}, "--schedule-policy must be left out"),
         ({"schedule_low_priority_values_first": True}, "needs --enable-priority-scheduling"),
         ({"disable_priority_preemption": True}, "needs --enable-priority-scheduling"),
+        ({"priority_scheduling_preemption_threshold": 3}, "threshold needs --enable-priority-scheduling"),
         *(
             (
                 {"disable_radix_cache": True, name: value},

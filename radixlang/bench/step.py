@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 from radixlang.bench.report import Cell, Report, Table, percentiles, random_prompts
 from radixlang.channel import ZmqReceiver, ZmqSender
@@ -125,9 +126,9 @@ def _measure(
     return Report("step", info["device"], dataclasses.asdict(s), [table], facts=facts)
 
 
-def _check_room(info: dict[str, object], sizes: Sequence[int], length: int) -> None:
-    rows, context = int(info["max_rows"]) - 1, int(info["context_length"])  # type: ignore[call-overload]
-    pages, page = int(info["num_pages"]) - 1, int(info["page_size"])  # type: ignore[call-overload]
+def _check_room(info: dict[str, Any], sizes: Sequence[int], length: int) -> None:
+    rows, context = info["max_rows"] - 1, info["context_length"]
+    pages, page = info["num_pages"] - 1, info["page_size"]
     largest = max(sizes)
     if largest > rows:
         raise ConfigError(f"A batch of {largest} needs --max-running-requests {largest} or more; it is {rows}.")

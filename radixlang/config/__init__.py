@@ -220,7 +220,9 @@ class ServerConfig:
     )
     skip_server_warmup: bool = flag(False, "Open the port without a first trial request.")
     health_timeout: float = flag(20.0, "Seconds /health_generate waits for a token.")
-    drain_timeout: float = flag(60.0, "Seconds running requests may take to end after SIGTERM.")
+    drain_timeout: float = flag(
+        60.0, "Seconds that running requests, and pages on their way to storage, may take after SIGTERM."
+    )
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 from radixlang.bearer import check_key
-from radixlang.config import CacheConfig, Config, options
+from radixlang.config import CacheConfig, Config, ScheduleConfig, options
 from radixlang.errors import ConfigError
 
 MOST_RANKS = 64
@@ -186,8 +186,12 @@ def resolved(config: Config) -> Config:
     if s.enable_priority_scheduling:
         rule = "left out (or priority) with --enable-priority-scheduling"
         need(policy == "priority", "schedule_policy", policy, rule)
-    for name in ("schedule_low_priority_values_first", "disable_priority_preemption"):
-        if getattr(s, name) and policy != "priority":
+    for name in (
+        "schedule_low_priority_values_first",
+        "disable_priority_preemption",
+        "priority_scheduling_preemption_threshold",
+    ):
+        if getattr(s, name) != getattr(ScheduleConfig, name) and policy != "priority":
             raise ConfigError(f"--{name.replace('_', '-')} needs --enable-priority-scheduling.")
     _check_effects(config)
     dtype = {"float": "float32", "half": "float16"}.get(m.dtype, m.dtype)

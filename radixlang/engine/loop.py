@@ -70,7 +70,6 @@ class EngineLoop:
         self.collector = collector
         self.draining = False
         self._running: tuple[StepPlan, Any] | None = None
-        self._steps = 0
         self._stats_sent = 0.0
         self._told: Stats | None = None
         """the last snapshot"""
@@ -132,7 +131,7 @@ class EngineLoop:
         if self._running is not None:
             self._sample(self._running)
         if self.profile is not None:
-            self.profile.launched(self._steps)
+            self.profile.launched(self.scheduler.next_step)
         self._report()
         if self.collector is not None:
             self.collector.turn(quiet and not messages)  # waited in vain: no burst of requests is held up
@@ -143,8 +142,7 @@ class EngineLoop:
             self.sender.send(message)
         if plan is None:
             return None
-        self._steps += 1
-        if self.log_interval and self._steps % self.log_interval == 0:
+        if self.log_interval and self.scheduler.next_step % self.log_interval == 0:
             self._log_progress()
         try:
             return plan, self.executor.launch(plan)
@@ -179,6 +177,8 @@ class EngineLoop:
                 plans.append(later)
                 try:
                     self.executor.result(later_ticket)
+                except EngineDeadError:
+                    raise
                 except Exception as second:
                     log.debug("the following step failed as well: %s", second)
             self._abandon(plans, error)
@@ -249,7 +249,7 @@ class EngineLoop:
         return {**self.info, **stats.gauges, **stats.counters}
 
     def _start_profile(self, **options: Any) -> dict[str, Any]:
-        return self._profiler().start(self._steps, **options)
+        return self._profiler().start(self.scheduler.next_step, **options)
 
     def _stop_profile(self) -> dict[str, Any]:
         return self._profiler().stop()
@@ -276,7 +276,7 @@ class EngineLoop:
         g = self.scheduler.stats(self.clock()).gauges
         log.info(
             "step %d: %d running, %d waiting, %.0f%% of the KV pool in use, %.1f tokens/s",
-            self._steps,
+            self.scheduler.next_step,
             g["num_running_reqs"],
             g["num_queue_reqs"],
             100 * g["token_usage"],

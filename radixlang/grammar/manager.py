@@ -112,13 +112,12 @@ class GrammarManager:
         """Make, in a worker, what the first constraint would otherwise wait for."""
         return self._pool.submit(self._prepare)
 
-    def drop(self, spec: GrammarSpec) -> None:
-        """Nobody waits for the constraint any more: its compilation need not begin."""
+    def drop(self, spec: GrammarSpec, future: Future[Grammar]) -> None:
+        """Nobody waits for what `get` gave any more: its compilation need not begin."""
         key = key_of(spec)
         with self._lock:
-            future = self._known.get(key)
-            if future is not None and future.cancel():
-                del self._known[key]
+            if self._known.get(key) is future and future.cancel():
+                self._known.pop(key, None)  # what is done at its end may have made room already
 
     def take_times(self) -> list[float]:
         """Seconds that each compilation since the last call took."""

@@ -99,9 +99,9 @@ class Transcript:
 
     def show(self, source: Any) -> None:
         """A picture."""
-        part = {"type": "image_url", "image_url": {"url": image_url(source)}}
-        self._show(self.template.image_token, part)
-        self.images.append(part["image_url"]["url"])  # type: ignore[index]
+        url = image_url(source)
+        self._show(self.template.image_token, {"type": "image_url", "image_url": {"url": url}})
+        self.images.append(url)
 
     def play(self, path: Any, num_frames: int) -> None:
         """A film."""

@@ -125,7 +125,7 @@ class Constraints(Unconstrained):
         self._aborted += 1
         _, spec, future = entry
         if all(other is not future for *_, other in self._compiling.values()):
-            self._manager.drop(spec)
+            self._manager.drop(spec, future)
 
     def settle(self) -> list[tuple[Request, str, bool]]:
         failed = []
@@ -255,6 +255,7 @@ class Constraints(Unconstrained):
         if len(self._rows) < len(rows):  # kept: fresh memory costs a page fault every 4 KiB
             self._rows = self._host_rows(1 << (len(rows) - 1).bit_length(), vocabulary.words)
         masks = self._rows[: len(rows)]
+        failed: list[tuple[Request, str, bool]] = []
         bound, fillings = [], []
         for row, mask in zip(rows, masks, strict=True):
             if row is None:
@@ -263,19 +264,23 @@ class Constraints(Unconstrained):
             request, grammar, made = row
             assert grammar is not None
             without = self._left_out(request, made)
-            ready = grammar.ready()
-            if ready is None:
+            try:
+                ready = grammar.ready()
+                filling = grammar.filling(mask) if ready is None else None
+            except BaseException as error:
+                mask[:] = -1
+                failed.append((request, *_told(error)))
+                continue
+            if filling is not None:
                 bound.append((request, mask))
-                filling = grammar.filling(mask)
                 fillings.append(_without(filling, mask, without) if without else filling)
             else:
                 mask[:] = ready
                 _leave_out(mask, without)
-        failed = []
-        for at, error in together(fillings).items():
+        for at, fault in together(fillings).items():
             request, mask = bound[at]
             mask[:] = -1
-            failed.append((request, *_told(error)))
+            failed.append((request, *_told(fault)))
         return masks, failed
 
     def _left_out(self, request: Request, made: int) -> Collection[int]:

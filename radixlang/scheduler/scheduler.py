@@ -90,7 +90,7 @@ class Scheduler:
         self._prompt_steps = 0
         """steps of prompts alone since a row that could decode last had its turn"""
         self.next_step = 0
-        """its number"""
+        """its number: so many have been planned"""
         self._actions: list[Action] = []
         """what the device must do before the next step"""
 

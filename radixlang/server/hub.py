@@ -113,6 +113,11 @@ class Hub:
         """Sequences that have not ended."""
         return len(self._by_wire)
 
+    def rid_of(self, wire: str) -> str:
+        """What clients call the request that is `wire` inside the ring."""
+        sequence = self._by_wire.get(wire)
+        return wire if sequence is None else sequence.rid
+
     def check_open(self) -> None:
         """Refuse when nothing new is taken.
 

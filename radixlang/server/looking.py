@@ -198,7 +198,11 @@ async def cache_tree(server: Server, request: Request, body: None) -> Response:
 async def requests(server: Server, request: Request, body: None) -> Response:
     """`/requests`: the requests that run and those that wait, without their texts."""
     view = await server.glances.control("requests", limit=MOST_REQUESTS)
-    return json_response({"time": time.time(), **view}, headers={"cache-control": "no-store"})
+    named = {
+        name: [{**one, "rid": server.hub.rid_of(one["rid"])} for one in view[name]]
+        for name in ("running", "waiting")
+    }
+    return json_response({"time": time.time(), **view, **named}, headers={"cache-control": "no-store"})
 
 
 async def ui(server: Server, request: Request, body: None) -> Response:

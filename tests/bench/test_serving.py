@@ -94,10 +94,10 @@ def test_our_own_server() -> None:
     assert line["output tok/s"] == pytest.approx(6 * 9 / line["s"])
     assert line["total tok/s"] == pytest.approx(6 * 29 / line["s"])
     times = rows(report, 1)
-    # Nine letters, eight gaps of at least the fake engine's two milliseconds.
-    assert 2 <= times["gap between tokens"]["mean"] <= times["gap between tokens"]["largest"]
-    assert times["whole request"]["p50"] >= times["time to first token"]["p50"] + 8 * 2
-    assert times["time per output token"]["p50"] == pytest.approx(times["gap between tokens"]["mean"], rel=0.5)
+    # Nine letters, eight gaps of the fake engine's two milliseconds; a first letter that comes late shortens them.
+    assert 1 <= times["gap between tokens"]["mean"] <= times["gap between tokens"]["largest"]
+    assert times["whole request"]["mean"] >= times["time to first token"]["mean"] + 8 * 1
+    assert times["time per output token"]["mean"] == pytest.approx(times["gap between tokens"]["mean"], rel=0.01)
     assert "fake/model" in report.markdown()
     assert "version" in report.device
     assert report.notes == []

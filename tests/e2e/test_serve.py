@@ -262,7 +262,8 @@ def test_health_generate(server):
 
 
 def test_sigterm_drains(smollm2_path, tmp_path):
-    running = Server(smollm2_path, log=tmp_path / "log")
+    """Requests end, and what was computed for them is on disk."""
+    running = Server(smollm2_path, "--cache-dir", str(tmp_path / "pages"), log=tmp_path / "log")
     result = {}
 
     def ask():
@@ -278,7 +279,10 @@ def test_sigterm_drains(smollm2_path, tmp_path):
     code = running.stop()
     thread.join()
     assert code == 0, running.output
-    assert result["answer"].json()["meta_info"]["completion_tokens"] == 60
+    meta = result["answer"].json()["meta_info"]
+    assert meta["completion_tokens"] == 60
+    kept = [path for path in (tmp_path / "pages").rglob("*") if path.is_file()]
+    assert len(kept) == (meta["prompt_tokens"] + 59) // 16
 
 
 def test_a_dead_engine_ends_the_server(smollm2_path, tmp_path):

@@ -12,7 +12,7 @@ import time
 import numpy as np
 import pytest
 
-from radixlang.errors import ConfigError, ModelError, RequestError
+from radixlang.errors import ConfigError, EngineDeadError, ModelError, RequestError
 from radixlang.llm import Engine
 from radixlang.sampling_params import SamplingParams
 
@@ -56,6 +56,19 @@ def test_sixteen_bit_arithmetic_on_the_cpu(tiny, dtype, backend):
         rows = [[row[0] for row in x["meta_info"]["input_token_logprobs"][1:]] for x in (a, b)]
         assert rows[0] == pytest.approx(rows[1], abs=0.3)
         assert rows[0] != rows[1]
+
+
+def test_an_inline_engine_that_died_leaves_no_thread(tiny, monkeypatch):
+    def fail(plan):
+        raise EngineDeadError("The device is gone.")
+
+    with engine(tiny) as dying:
+        monkeypatch.setattr(dying.ring.engine.executor, "launch", fail)
+        with pytest.raises(EngineDeadError, match="The device is gone"):
+            dying.generate(input_ids=[5], sampling_params=GREEDY)
+        began = time.monotonic()
+    assert time.monotonic() - began < 5
+    assert not any(thread.is_alive() for thread in dying.ring._threads)
 
 
 def test_arrays_tuples_and_parameter_objects_are_taken(tiny):

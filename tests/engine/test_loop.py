@@ -9,23 +9,24 @@ import pytest
 from radixlang.channel import LocalChannel
 from radixlang.engine import loop as module
 from radixlang.engine.loop import EngineLoop
-from radixlang.errors import EngineDeadError
-from radixlang.messages import Control, Generate, PinWish, Stats, pack_ids
-from radixlang.plan import StepPlan
+from radixlang.errors import EngineDeadError, EngineError
+from radixlang.messages import Control, Drain, Generate, PinWish, Stats, pack_ids
+from radixlang.plan import StepPlan, StepResult
 from radixlang.sampling_params import SamplingParams
 from radixlang.scheduler.limits import SchedulerLimits
 from radixlang.scheduler.scheduler import Scheduler
 from tests.fakes import FakeExecutor
 
+LIMITS = SchedulerLimits(
+    num_pages=40, page_size=4, context_length=100, max_running_requests=4, vocab_size=29, random_seed=1
+)
+
 
 def test_an_idle_engine_shows_what_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "IDLE_WAIT", 0.0)
-    limits = SchedulerLimits(
-        num_pages=40, page_size=4, context_length=100, max_running_requests=4, vocab_size=29, random_seed=1
-    )
     inbox, outbox, now = LocalChannel(), LocalChannel(), [0.0]
     executor = FakeExecutor(40, 4, 5, 100)
-    loop = EngineLoop(executor, Scheduler(limits), inbox, outbox, {}, clock=lambda: now[0])
+    loop = EngineLoop(executor, Scheduler(LIMITS), inbox, outbox, {}, clock=lambda: now[0])
 
     def told(message: Any = None) -> dict[str, float] | None:
         """Gauges of the last snapshot of some turns, the first of which gets the message."""
@@ -57,10 +58,7 @@ def test_an_idle_engine_shows_what_has_changed(monkeypatch: pytest.MonkeyPatch) 
 def test_a_progress_line_is_written_once_however_long_nothing_follows_its_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    limits = SchedulerLimits(
-        num_pages=40, page_size=4, context_length=100, max_running_requests=4, vocab_size=29, random_seed=1
-    )
-    scheduler, inbox = Scheduler(limits), LocalChannel()
+    scheduler, inbox = Scheduler(LIMITS), LocalChannel()
     loop = EngineLoop(FakeExecutor(40, 4, 5, 100), scheduler, inbox, LocalChannel(), {}, log_interval=2)
     lines: list[int] = []
     monkeypatch.setattr(module.log, "info", lambda _, step, *rest: lines.append(step))
@@ -86,9 +84,25 @@ def test_an_engine_that_dies_says_so_before_it_waits_for_anything() -> None:
         def close(self) -> None:
             raise AssertionError("a compilation, or a write to a slow disk, is waited for")
 
-    limits = SchedulerLimits(num_pages=40, page_size=4, context_length=100, max_running_requests=4, random_seed=1)
     inbox = LocalChannel()
-    loop = EngineLoop(Broken(40, 4, 5, 100), Slow(limits), inbox, LocalChannel(), {})
+    loop = EngineLoop(Broken(40, 4, 5, 100), Slow(LIMITS), inbox, LocalChannel(), {})
     inbox.send(Generate("a", pack_ids([3] * 5), SamplingParams(max_new_tokens=2)))
+    with pytest.raises(EngineDeadError, match="the device is gone"):
+        loop.run()
+
+
+def test_a_device_that_dies_behind_a_failed_step_ends_the_engine() -> None:
+    class Dying(FakeExecutor):
+        def result(self, ticket: Any) -> StepResult:
+            if ticket == 1:
+                raise EngineError("refused")
+            if ticket == 2:
+                raise EngineDeadError("the device is gone")
+            return super().result(ticket)
+
+    inbox = LocalChannel()
+    loop = EngineLoop(Dying(40, 4, 5, 100), Scheduler(LIMITS), inbox, LocalChannel(), {})
+    inbox.send(Generate("a", pack_ids([3] * 5), SamplingParams(max_new_tokens=9, ignore_eos=True)))
+    inbox.send(Drain())
     with pytest.raises(EngineDeadError, match="the device is gone"):
         loop.run()

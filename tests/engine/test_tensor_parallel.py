@@ -141,8 +141,9 @@ def test_a_rank_that_dies_ends_the_ring(tiny, victim, named):
 class Ring:
     """What has happened to its processes, and what they still say."""
 
-    def __init__(self, problem=None, words=()):
+    def __init__(self, problem=None, words=(), killed=None):
         self.problem = problem
+        self.killed = lambda: killed
         self.from_ring = LocalChannel()
         for message in words:
             self.from_ring.send(message)
@@ -156,7 +157,8 @@ def test_of_several_that_die_the_first_is_named(monkeypatch):
     lost, raised = Dead("engine", "", "", follows=True), Dead("engine rank 1", "ValueError: 5", "trace")
     assert launch.first_cause(Ring(), lost, raised) is raised
     assert launch.first_cause(Ring(words=[Stopped(), raised]), lost) is raised
-    assert launch.first_cause(Ring("killed"), lost) == "killed"
+    assert launch.first_cause(Ring("exited"), lost) == "exited"
+    assert launch.first_cause(Ring(killed="killed"), raised, lost) == "killed"
     assert launch.first_cause(Ring(), lost) is lost  # nobody knows better, and nobody waits for ever
 
 

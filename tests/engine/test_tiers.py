@@ -157,6 +157,16 @@ def test_of_a_prompt_larger_than_the_folder_the_beginning_is_kept(tmp_path, mode
         assert share > 0.55  # 27 pages fit, and 45 are full
 
 
+def test_an_engine_of_processes_leaves_what_it_has_computed(tmp_path, model) -> None:
+    rng = random.Random(6)
+    prompts = [[rng.randrange(3, VOCAB) for _ in range(200)] for _ in range(5)]
+    options: dict[str, Any] = {"page_size": 1, "max_total_tokens": 2048, "num_threads": 1}
+    with Engine(str(model), skip_tokenizer_init=True, cache_dir=str(tmp_path), **options) as engine:
+        engine.generate(input_ids=prompts, sampling_params={"max_new_tokens": 1})
+    first = len({prompt[0] for prompt in prompts})  # a page of one token, which two may share
+    assert len(entries(tmp_path)) >= 5 * 199 + first
+
+
 def test_damaged_entries_are_deleted_and_computed(filled, model, prompts, answers) -> None:
     files = entries(filled)
     rng = random.Random(0)

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from radixlang.grammar.errors import GrammarError
-from radixlang.grammar.manager import GrammarManager
+from radixlang.grammar.manager import GrammarManager, key_of
 from radixlang.grammar.vocabulary import Vocabulary
 from radixlang.messages import GrammarSpec
 
@@ -73,13 +73,36 @@ def test_what_nobody_waits_for_does_not_begin(manager):
     while len(manager.slow.begun) < 2:
         time.sleep(0.001)
     late = manager.get(spec("c"))
-    manager.drop(spec("c"))
-    manager.drop(spec("a"))  # has begun: is finished and kept
+    manager.drop(spec("c"), late)
+    manager.drop(spec("a"), running[0])  # has begun: is finished and kept
     assert late.cancelled()
     assert manager.get(spec("a")) is running[0]
     manager.slow.go.set()
     assert manager.get(spec("c")).result(10).inner is manager.slow, "it may be asked for again"
     assert sorted(manager.slow.begun) == ["a", "b", "c"]
+
+
+def test_dropping_makes_room_and_takes_nothing_from_others(manager):
+    """In a cache that is full: the one that is dropped is the oldest that is done, and goes at once."""
+    manager.slow.go.set()
+    old = manager.get(spec("old"))
+    old.result(10)
+    manager.slow.go.clear()
+    begun = [manager.get(spec(text)) for text in ("x", "y")]
+    while len(manager.slow.begun) < 3:
+        time.sleep(0.001)
+    late = manager.get(spec("late"))
+    manager.get(spec("last"))
+    manager._cache_bytes = 0
+    manager.drop(spec("late"), late)
+    assert late.cancelled()
+    assert key_of(spec("late")) not in manager._known
+    again = manager.get(spec("late"))
+    manager.drop(spec("late"), late)  # told twice, of what is no longer there
+    assert not again.cancelled(), "it is somebody else's"
+    manager.slow.go.set()
+    assert again.result(10).inner is manager.slow
+    assert [future.result(10).inner for future in begun] == [manager.slow] * 2
 
 
 def test_failures_keep_nothing_alive_and_panics_are_failures(manager):

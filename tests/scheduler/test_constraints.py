@@ -19,6 +19,7 @@ from radixlang.sampling_params import SamplingParams
 from radixlang.scheduler import SchedulerLimits
 from tests.scheduler.driver import EOS, Driver, Outcome, random_program
 from tests.scheduler.test_random import never_learn, random_limits
+from tests.scheduler.toy_grammar import ToyState
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -203,6 +204,22 @@ def test_a_failure_is_told_at_once() -> None:
     assert outcome.failed is not None
     assert outcome.failed.message == "The constraint failed: RuntimeError: a toy breaks"
     assert outcome.failed.constraint
+
+
+@pytest.mark.parametrize("method", ["ready", "filling"])
+def test_a_mask_that_cannot_be_begun_fails_one_request(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def panic(*_: Any) -> Any:
+        raise BaseException("a panic")
+
+    driver = Driver(LIMITS, 1)
+    bound = driver.add("a", PROMPT, grammar=script([5, 6], [7, 8]))
+    other = driver.add("b", PROMPT, max_new_tokens=4)
+    monkeypatch.setattr(ToyState, "ready", lambda self: None)
+    monkeypatch.setattr(ToyState, method, panic)
+    driver.finish()
+    assert bound.failed is not None
+    assert bound.failed.message == "The constraint failed: BaseException: a panic"
+    assert other.finish is not None
 
 
 def test_an_abort_calls_the_compilation_off() -> None:

@@ -184,7 +184,7 @@ class ToyManager:
         self.waiting.append((spec, future))
         return future
 
-    def drop(self, spec: GrammarSpec) -> None:
+    def drop(self, spec: GrammarSpec, future: Future[ToyGrammar]) -> None:
         self.dropped += 1
 
     def work(self) -> None:

@@ -176,9 +176,13 @@ def test_many_onlookers_are_one_to_the_engine(shown: Live) -> None:
 def test_requests_are_told_without_texts() -> None:
     with live(engine=FakeEngine(delay=0.05)) as server:
         body = {"text": "[wait]", "rid": "late", "sampling_params": {"max_new_tokens": 5}}
+        with pytest.raises(httpx.ReadTimeout):  # a client that leaves
+            server.http.post("/generate", json=body, timeout=0.2)
+        server.until(lambda: server.engine.aborts)
         thread = threading.Thread(target=lambda: server.post("/generate", body))
         thread.start()
         server.until(lambda: server.engine.waiting)
+        assert "late" not in server.engine.waiting  # which late messages for the first one would reach
         view = server.http.get("/requests").json()
         assert (view["num_running"], view["num_waiting"]) == (0, 1)
         assert view["waiting"][0]["rid"] == "late"

@@ -215,7 +215,7 @@ class Tiers:
             if link is not None and (new or self._policy == "write_back") and self._missing(link.key):
                 rescue[page] = link
         if rescue:
-            copy = self._store(dict(sorted(rescue.items(), key=lambda entry: entry[1].depth)))
+            copy = self._store(_in_order(rescue))
             if copy is not None:
                 self._await[copy] = None
 
@@ -488,3 +488,11 @@ class Tiers:
         """Assert that no slot and no page is lost or in two places."""
         self.host.check(sum(len(store.slots) for store in self._stores.values()) + self._slots_read)
         assert self._storing_keys >= {link.key for store in self._stores.values() for link in store.links}
+
+
+def _in_order(wanted: dict[int, Link]) -> dict[int, Link]:
+    """Run by run, each from its beginning on, and none before the one that it follows: neighbours are copied at
+    once, and what there is no room for is an end."""
+    page_of = {link.key: page for page, link in wanted.items()}
+    found = runs(sorted(wanted.values(), key=lambda link: link.depth))
+    return {page_of[key]: wanted[page_of[key]] for _, keys in found for key in keys}

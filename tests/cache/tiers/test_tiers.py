@@ -187,6 +187,18 @@ def test_what_is_evicted_is_stored_from_its_beginning_on() -> None:
     assert threads.asked[0][2] == keys[:1]  # no more than half of the slots wait to be written
 
 
+def test_runs_that_are_evicted_together_stay_together() -> None:
+    """Neighbours in memory are one order to the copy engine."""
+    tiers, _, _ = make("write_back", slots=8)
+    for first in (0, 40):
+        pages = ints(1, 2, 3) + first // 4
+        tiers.kept(tiers.keys(np.arange(first, first + 12, dtype=np.int32), ""), pages, 0)
+    tiers.evicted(ints(12, 13, 2, 3, 11))
+    store = tiers.transfers(True)[0]
+    assert isinstance(store, StorePages)
+    assert store.pages.tolist() == [11, 12, 13, 2, 3]
+
+
 def test_selective_waits_for_a_second_use() -> None:
     tiers, _, _ = make("write_through_selective")
     keys = tiers.keys(np.arange(12, dtype=np.int32), "")
