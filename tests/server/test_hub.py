@@ -147,6 +147,18 @@ def test_a_failed_request_ends_once_and_frees_its_batch() -> None:
     run(main())
 
 
+def test_the_engine_is_told_of_a_failure_it_does_not_know() -> None:
+    async def main() -> None:
+        hub, engine = silent_hub()
+        stream = await hub.generate(ask("x", rid="r")).open()
+        hub.dispatch([Failed("r", 500, "no text", running=True)])
+        with pytest.raises(RadixLangError, match="no text"):
+            await drain(stream)
+        assert [(type(m).__name__, m.rid) for m in engine.sent[1:]] == [("Abort", "r")]
+
+    run(main())
+
+
 def test_cancelling_a_reader_aborts() -> None:
     async def main() -> None:
         hub, engine = silent_hub()
