@@ -525,12 +525,14 @@ async def _serve_ring(
     reader = RingReader(ring, hub, loop, ended)
 
     def drain() -> None:
-        if draining.is_set():
-            log.warning("second signal: leaving at once")
+        if not draining.is_set():
+            draining.set()
+        elif not server.should_exit:
+            log.warning("second signal: leaving at once, %d requests are cut off", hub.running)
+            hub.fail_all(EngineDeadError("The server is shutting down."))
+            server.should_exit = True
+        else:  # who does not take even that is left alone
             server.force_exit = True
-            hub.fail_all(EngineDeadError("The server is shutting down."))  # which is what the drain waits for
-            return
-        draining.set()
 
     async def drain_then_exit() -> None:
         await draining.wait()
