@@ -167,6 +167,8 @@ class Failed(msgspec.Struct, tag=True, array_like=True):
     message: str
     constraint: bool = False
     """it was the request's constraint that failed"""
+    running: bool = False
+    """the engine still works on it: the server sends an `Abort`"""
 
 
 class Reply(msgspec.Struct, tag=True, array_like=True):

@@ -6,6 +6,7 @@ parent is gone. Must not know what a stage does.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -56,8 +57,9 @@ def spawn(module: str, start: Start) -> subprocess.Popen[bytes]:
     child = subprocess.Popen([sys.executable, "-m", module], stdin=subprocess.PIPE, start_new_session=True)
     frame = msgspec.msgpack.encode(start)
     assert child.stdin is not None
-    child.stdin.write(len(frame).to_bytes(4, "little") + frame)
-    child.stdin.flush()
+    with contextlib.suppress(BrokenPipeError):  # it has ended already, as whoever watches it will see
+        child.stdin.write(len(frame).to_bytes(4, "little") + frame)
+        child.stdin.flush()
     return child
 
 
@@ -65,7 +67,10 @@ def run_stage(name: str, body: Callable[[Start, ZmqSender], None]) -> None:
     """The main function of a stage's process: run `body`, and tell the ring why if it ends by an error."""
     stream = sys.stdin.buffer
     size = int.from_bytes(stream.read(4), "little")
-    start = msgspec.msgpack.decode(stream.read(size), type=Start)
+    frame = stream.read(size)
+    if not size or len(frame) < size:
+        return  # the parent ended while it said what to do
+    start = msgspec.msgpack.decode(frame, type=Start)
     name = rank_name(name, start.rank)
     configure(start.config.log.log_level, name)
     _leave_with_parent(start.folder)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -30,6 +32,13 @@ def test_a_stage_whose_parent_is_gone_removes_the_sockets_and_leaves(tmp_path: P
     assert child.wait(10) == 0
     assert not folder.exists()
     heard.close()
+
+
+@pytest.mark.parametrize("told", [b"", b"\x09\0\0\0abc"])
+def test_a_stage_whose_parent_ends_before_it_is_told_what_to_do_leaves_in_silence(told: bytes) -> None:
+    code = "from radixlang.process import run_stage; run_stage('engine', print)"
+    child = subprocess.run([sys.executable, "-c", code], input=told, capture_output=True, timeout=20, check=False)
+    assert (child.returncode, child.stdout, child.stderr) == (0, b"", b"")
 
 
 def test_sockets_find_a_short_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ class PageCopies(Protocol):
 
     def run(self, transfers: tuple[Transfer, ...]) -> KvLayers:
         """Begin, or await, in this order. A copy that fails is reported and raises nothing, unless it is a layered
-        load. → the pool's layers for this plan's step"""
+        load, or nobody asks for reports. → the pool's layers for this plan's step"""
         ...
 
     def finished(self) -> list[tuple[int, bool]]:
@@ -142,7 +142,8 @@ class CudaCopies:
     """
 
     def __init__(self, pool: KvPool, host: HostPool, device: torch.device, reports: bool = True) -> None:
-        """`reports`: somebody asks for `finished`; a follower's host side is on another rank."""
+        """`reports`: somebody asks for `finished`. A follower's host side is on another rank and could not be told
+        of a copy that failed here alone: there it raises, as whatever else fails on one rank."""
         # Import here: the kernel comes with Triton, which other platforms lack.
         from radixlang.kernels.page_blocks import cache_addresses, gather_pages, scatter_pages
 
@@ -199,6 +200,8 @@ class CudaCopies:
                 else:
                     self._load(ids, transfer.slots, range(len(self._layers)))
             except Exception as error:
+                if not self._reports:
+                    raise
                 log.error("a copy of %d KV pages failed: %s", len(transfer.pages), error)
                 worked = False  # what was begun of it is awaited all the same
             event = torch.cuda.Event()

@@ -205,6 +205,10 @@ class GrammarManager:
             raise GrammarError(sentence, param=spec.kind) from None
         except BaseException as error:  # a library's panic is no Exception
             log.error("a constraint could not be compiled", exc_info=error)
+            # Nobody foresaw it, so nobody knows whether it is the constraint's fault (memory may have been short):
+            # who asks next has it compiled again.
+            with self._lock:
+                self._known.pop(key_of(spec), None)
             raise GrammarError(f"{spec.kind} could not be compiled: {error}", param=spec.kind) from error
 
     def _make_table(self, grammar: CanonicalGrammar, inner: NativeGrammar) -> None:

@@ -425,6 +425,8 @@ class Hub:
             sequence.stream.advanced(sequence)
             return
         self._forget(sequence)
+        if message.running:
+            self._give_up(sequence)
         if not sequence.request.probe:
             self.metrics.failed(message.status)
         request, param = sequence.request, None

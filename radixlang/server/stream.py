@@ -364,12 +364,13 @@ class Stream:
         return self.sequences
 
     async def peek(self) -> Stream:
-        """Wait until there is something to hand out, so that an early error is raised before a response begins."""
+        """Wait until there is something to hand out, so that an early error is raised before a response begins:
+        also one that came together with the first news of another sample."""
         try:
             await self.open()
             while not self._ready and self.unfinished and self._error is None:
                 await self._sleep()
-            if self._error is not None and not self._ready:
+            if self._error is not None:
                 raise self._error
         except BaseException:  # a cancelled waiter means that the client has gone
             self._closer(self)

@@ -53,8 +53,17 @@ class DetokenizerLoop:
             return
         try:
             self._state.open(message.rid, unpack_ids(message.prompt_tail).tolist(), message.sampling)
-        except RadixLangError as error:
-            self._sender.send(Failed(message.rid, error.status, str(error)))
+        except Exception as error:
+            self._fail(message.rid, error, running=True)
+
+    def _fail(self, rid: str, error: Exception, running: bool) -> None:
+        """The text of one request cannot be made, whatever the reason: that costs no other its answer."""
+        if isinstance(error, RadixLangError):
+            status, sentence = error.status, str(error)
+        else:
+            log.error("the text of request %s could not be made", rid, exc_info=error)
+            status, sentence = 500, f"The text could not be made: {type(error).__name__}: {error}"
+        self._sender.send(Failed(rid, status, sentence, running=running))
 
     def _on_failed(self, message: Failed) -> None:
         if self._state is not None:
@@ -89,7 +98,12 @@ class DetokenizerLoop:
         out.counts, out.finishes = [], []
         offset = 0
         for i, (rid, count, finish) in enumerate(zip(message.rids, message.counts, message.finishes, strict=True)):
-            delta = state.push(rid, ids[offset : offset + count], finish)
+            try:
+                delta = state.push(rid, ids[offset : offset + count], finish)
+            except Exception as error:
+                state.close(rid)
+                self._fail(rid, error, running=finish is None)
+                delta = None
             offset += count
             if delta is None:
                 out.counts.append(0)

@@ -227,6 +227,29 @@ def test_cuda_copies_wait_for_steps_and_steps_for_copies() -> None:
     copies.close()
 
 
+@pytest.mark.gpu
+def test_cuda_copies_that_fail_are_reported_or_end_a_follower(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first rank goes by what it is told of its own copies: a follower's may not fail in silence."""
+    device = torch.device("cuda")
+    pool = KvPool(spec(), 10, 16, torch.bfloat16, device)
+    first, follower = (
+        CudaCopies(pool, HostPool(pool, 8, pinned=True), device, reports) for reports in (True, False)
+    )
+
+    def broken(*_: Any) -> None:
+        raise MemoryError("none left")
+
+    monkeypatch.setattr(CudaCopies, "_upload", broken)
+    for transfer in (StorePages(1, ints(3), ints(0)), LoadPages(1, ints(0), ints(3))):
+        first.run((transfer,))
+        first.drain()
+        assert first.finished() == [(1, False)]
+        with pytest.raises(MemoryError):
+            follower.run((transfer,))
+    first.close()
+    follower.close()
+
+
 SLEEP = 8_000_000
 """cycles: some milliseconds"""
 

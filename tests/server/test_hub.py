@@ -147,6 +147,35 @@ def test_a_failed_request_ends_once_and_frees_its_batch() -> None:
     run(main())
 
 
+def test_a_refusal_comes_before_the_news_of_other_samples() -> None:
+    """All of it arrives at once on a busy machine; a response that had begun could only break off."""
+
+    async def main() -> None:
+        hub, engine = silent_hub()
+        stream = hub.generate([ask("x"), ask("y")], rid="b")
+        task = asyncio.ensure_future(stream.peek())
+        await asyncio.sleep(0)
+        hub.dispatch([Failed("b_1", 503, "full"), texts(["b_0"], ["news"], [[1]])])
+        with pytest.raises(OverloadedError, match="full"):
+            await task
+        assert hub.running == 0
+        assert [m.rid for m in engine.sent[2:]] == ["b_0"]
+
+    run(main())
+
+
+def test_the_engine_is_told_of_a_failure_it_does_not_know() -> None:
+    async def main() -> None:
+        hub, engine = silent_hub()
+        stream = await hub.generate(ask("x", rid="r")).open()
+        hub.dispatch([Failed("r", 500, "no text", running=True)])
+        with pytest.raises(RadixLangError, match="no text"):
+            await drain(stream)
+        assert [(type(m).__name__, m.rid) for m in engine.sent[1:]] == [("Abort", "r")]
+
+    run(main())
+
+
 def test_cancelling_a_reader_aborts() -> None:
     async def main() -> None:
         hub, engine = silent_hub()
