@@ -230,6 +230,8 @@ class ResidualState:
         except _MisplacedError:
             self._veto(token)
             return False
+        except ValueError:  # no JSON: the wrapped grammar has not allowed it
+            return False
         if not self._inner.accept(token):
             return False
         if place.mode == "n" and place.frame is None and self._ends_wrong(place, data):
@@ -301,8 +303,8 @@ class ResidualState:
                     self._scan(self._place, self._grammar.vocabulary.tokens[token])
                 except _TooLargeError:
                     self._veto(token)
-                except (_WrongValueError, _MisplacedError):
-                    pass
+                except (_WrongValueError, _MisplacedError, ValueError):
+                    pass  # not a number's beginning, or the wrapped grammar does not allow it
 
     def _others(self) -> bool:
         """Whether the mask has a token left."""

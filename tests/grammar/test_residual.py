@@ -11,8 +11,12 @@ import numpy as np
 import pytest
 
 from radixlang.grammar.errors import GrammarFailure
+from radixlang.grammar.limits import GrammarLimits
+from radixlang.grammar.native import NativeEngine
 from radixlang.grammar.residual import ResidualGrammar, ResidualState
 from radixlang.grammar.schema import normalise
+from radixlang.messages import GrammarSpec
+from tests.grammar.conftest import bits, small_vocabulary
 
 llguidance = pytest.importorskip("llguidance")
 
@@ -265,3 +269,18 @@ def test_a_number_too_large_never_takes_back_what_a_client_has() -> None:
         assert state.backtrack() == 0
     assert feed(state, "]") == 1
     assert state.can_end
+
+
+def test_tokens_that_make_no_number_of_one_that_is_too_large() -> None:
+    """Tokens that begin with a digit are looked at once a digit was too much, whatever else they hold."""
+    vocabulary = small_vocabulary(*"0123456789e.-+", "0.5", "1,2", "9e9")
+    grammar = NativeEngine(vocabulary, GrammarLimits()).compile(GrammarSpec("json_schema", '{"type": "number"}'))
+    state = grammar.start()
+    for token in "7e179":
+        assert state.accept("0123456789e.-+".index(token))
+    assert not state.accept(9)
+    assert state.backtrack() == 0
+    row = np.zeros(vocabulary.words, np.int32)
+    state.fill(row)
+    assert np.flatnonzero(bits(row)).tolist() == [len(vocabulary.tokens) - 1], "only the end"
+    assert not state.accept(14), "0.5 makes no number of it"
