@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -42,6 +43,11 @@ LEAVING = 60.0
 """seconds for an engine with nothing to do to write to storage what it has computed"""
 WARM_UP_TIMEOUT = 300.0
 """seconds for the first trial request"""
+
+FILES = 65536
+"""open files to ask the system for"""
+FEW_FILES = 1024
+"""open files below which there is a warning"""
 
 BACKLOG = 2048
 """connections that may wait to be accepted"""
@@ -411,6 +417,18 @@ def with_model_files(config: Config) -> Config:
     )
 
 
+def allow_files() -> None:
+    """Let this process, and those it starts, have as many files open as the system allows: a connection is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES if hard == resource.RLIM_INFINITY else min(hard, FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):  # some systems have a lower limit that they do not tell
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+    if 0 < soft < FEW_FILES:
+        log.warning("only %d files may be open, and connections beyond that are dropped; raise ulimit -n", soft)
+
+
 def fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """What makes the server's event loop: uvloop where it is installed, for cheaper sockets; None: asyncio."""
     try:
@@ -429,7 +447,8 @@ def serve(config: Config, progress: ProgressHook | None = None, ready: Callable[
         ConfigError, ModelError: before anything is served.
     """
     config = config.resolve()
-    configure(config.log.log_level, "server")
+    configure(config.log.log_level, "server", ("uvicorn", "asyncio"))
+    allow_files()
     bound = check_port(config.server.host, config.server.port)
     try:
         # The port comes first: it must not be taken when a long download ends.
@@ -447,13 +466,12 @@ def _serve(
 
     def prepare() -> None:
         try:
-            import uvicorn
-
             from radixlang.server.app import create_app
+            from radixlang.server.connection import http_server
             from radixlang.server.hub import Hub
             from radixlang.text.worker import load_for
 
-            imported["modules"] = (uvicorn, create_app, Hub)
+            imported["modules"] = (http_server, create_app, Hub)
             imported["loop"] = fast_loop()
             imported["tokenizer"] = load_for(config)
         except BaseException as error:
@@ -468,11 +486,11 @@ def _serve(
     try:
         if "error" in imported:
             raise imported["error"]
-        uvicorn, create_app, hub_type = imported["modules"]
+        http_server, create_app, hub_type = imported["modules"]
         with asyncio.Runner(loop_factory=imported["loop"]) as runner:
             return runner.run(
                 _serve_ring(
-                    config, bound, ring, uvicorn, create_app, hub_type, imported["tokenizer"], started, ready
+                    config, bound, ring, http_server, create_app, hub_type, imported["tokenizer"], started, ready
                 )
             )
     finally:
@@ -483,7 +501,7 @@ async def _serve_ring(
     config: Config,
     bound: socket.socket,
     ring: ProcessRing,
-    uvicorn: Any,
+    http_server: Callable[[Any], Any],
     create_app: Any,
     hub_type: type[Hub],
     tokenizer: Any,
@@ -491,18 +509,7 @@ async def _serve_ring(
     ready: Callable[[str], None] | None,
 ) -> int:
     hub = hub_type(config, tokenizer, ring.info, ring.to_engine)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            create_app(hub, config),
-            log_level="warning",
-            access_log=False,
-            http="httptools",
-            timeout_keep_alive=75,
-            timeout_graceful_shutdown=5,
-            lifespan="off",
-            server_header=False,
-        )
-    )
+    server = http_server(create_app(hub, config))
     gc.collect()
     gc.freeze()  # modules and tokenizer: no later pass needs to look at them
     loop = asyncio.get_running_loop()

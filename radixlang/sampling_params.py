@@ -17,6 +17,9 @@ from radixlang.errors import RequestError
 MAX_STOPS = 32
 MAX_STOP_REGEX_BYTES = 256
 GREEDY_TEMPERATURE = 1e-6
+MAX_SCORE = 1e30
+"""of temperatures and biases: the device counts in float32, and divides them by temperatures"""
+MAX_REPETITION = 1e6
 SEED_MASK = (1 << 63) - 1
 
 
@@ -118,17 +121,17 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_un
                 f"min_new_tokens ({self.min_new_tokens}) must not exceed max_new_tokens ({self.max_new_tokens}).",
                 "min_new_tokens",
             )
-        need(math.isfinite(self.temperature) and self.temperature >= 0, "temperature", "a finite number >= 0")
+        need(0 <= self.temperature <= MAX_SCORE, "temperature", f"in [0, {MAX_SCORE:g}]")
         need(0 < self.top_p <= 1, "top_p", "in (0, 1]")
         need(self.top_k == -1 or self.top_k >= 1, "top_k", "-1 (all tokens) or at least 1")
         need(0 <= self.min_p <= 1, "min_p", "in [0, 1]")
         need(-2 <= self.frequency_penalty <= 2, "frequency_penalty", "in [-2, 2]")
         need(-2 <= self.presence_penalty <= 2, "presence_penalty", "in [-2, 2]")
-        # The native range ends at 2; larger finite values are harmless and other servers accept them.
+        # The native range ends at 2; larger values are harmless and other servers accept them.
         need(
-            math.isfinite(self.repetition_penalty) and self.repetition_penalty > 0,
+            1 / MAX_REPETITION <= self.repetition_penalty <= MAX_REPETITION,
             "repetition_penalty",
-            "a finite number > 0",
+            f"in [{1 / MAX_REPETITION:g}, {MAX_REPETITION:g}]",
         )
         need(1 <= self.n <= 128, "n", "in [1, 128]")
         need(self.stream_interval is None or self.stream_interval >= 1, "stream_interval", "at least 1")
@@ -150,8 +153,11 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_un
                         f"{name} holds token id {token}, outside the vocabulary of {vocab_size} tokens.", name
                     )
         for token, value in (self.logit_bias or {}).items():
-            if not math.isfinite(value):
-                raise RequestError(f"logit_bias of token {token} must be finite, got {value}.", "logit_bias")
+            if not abs(value) <= MAX_SCORE:
+                raise RequestError(
+                    f"logit_bias of token {token} must be in [-{MAX_SCORE:g}, {MAX_SCORE:g}], got {value}.",
+                    "logit_bias",
+                )
         grammars = [n for n in ("json_schema", "regex", "ebnf", "structural_tag") if getattr(self, n) is not None]
         if len(grammars) > 1:
             raise RequestError(f"At most one constraint is allowed, got {' and '.join(grammars)}.", grammars[1])
@@ -166,13 +172,21 @@ def _parse_bias(bias: dict[Any, Any]) -> dict[int, float]:
             raise RequestError(f"logit_bias keys are token ids, got {key!r}.", "logit_bias") from None
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise RequestError(f"logit_bias of token {token} must be a number.", "logit_bias")
-        out[token] = float(value)
+        out[token] = _float(value)
     return out
+
+
+def _float(value: int | float) -> float:
+    """As a double; infinity where none is as large."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _forget_types(values: dict[str, Any]) -> dict[str, Any]:
     """Let whole-number JSON ints stand where floats are meant; everything else stays strict."""
-    return {key: (float(v) if type(v) is int and key in _FLOATS else v) for key, v in values.items()}
+    return {key: (_float(v) if type(v) is int and key in _FLOATS else v) for key, v in values.items()}
 
 
 #: the parameters whose defaults a model's makers may set

@@ -1,4 +1,5 @@
 import argparse
+import json
 
 import msgspec
 import pytest
@@ -138,6 +139,23 @@ def test_wrong_types_are_refused(name, value):
 def test_aliases_of_other_servers():
     c = Config.from_flat(model="m", gpu_memory_utilization=0.5, max_model_len=64)
     assert (c.model.model_path, c.device.mem_fraction_static, c.model.context_length) == ("m", 0.5, 64)
+
+
+def test_every_spelling_of_a_flag_is_one_in_files_and_calls(tmp_path):
+    parser = argparse.ArgumentParser()
+    config.add_arguments(parser)
+    spellings = {
+        (word, action.dest)
+        for action in parser._actions
+        for word in action.option_strings
+        if action.dest in config.flat_names() and not word.startswith("--no-")
+    }
+    file = tmp_path / "c.json"
+    for word, name in spellings:
+        default = Config().flat()[name]
+        file.write_text(json.dumps({word.lstrip("-"): default}))
+        assert config.read_file(str(file)) == {name: default}
+        assert Config.from_flat(**{word.lstrip("-").replace("-", "_"): default}) == Config()
 
 
 def test_config_file_lies_under_the_flags(tmp_path):

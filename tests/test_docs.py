@@ -124,7 +124,32 @@ def test_metrics_page_names_what_the_server_shows() -> None:
         if line.startswith("| `")
         for name in re.findall(r"`(\w+)`", line.split("|")[1])
     }
-    assert rows - wanted == {"http_requests_active", "process_cpu_seconds_total", "new_token_ratio"}
+    assert rows - wanted == {"http_requests_active", "process_cpu_seconds_total"}
+
+
+def test_the_operators_page_has_the_limits_that_hold() -> None:
+    from radixlang import launch
+    from radixlang.server import connection, web
+    from radixlang.server.front import _QUIET
+
+    text = (ROOT / "docs" / "operation.md").read_text()
+    head = connection.MAX_HEAD >> 10
+    for line in (
+        f"| sends no whole request head | after {connection.HEAD_TIMEOUT:g} s, or {head} KiB (400)",
+        f"| stops in the middle of a body | after {web.BODY_TIMEOUT:g} s (408)",
+        f"| sends a large body | at {web.MAX_BODY >> 20} MiB (413)",
+        f"| does not read its answer | after {connection.READ_TIMEOUT:g} s",
+        f"| says nothing between requests | after {connection.KEEP_ALIVE} s",
+        f"clients have {connection.LAST_READS} more seconds",
+        f"at most to {launch.FILES:,}",
+        f"Below {launch.FEW_FILES:,} there",
+        f"client_max_body_size {web.MAX_BODY >> 20}m;",
+    ):
+        assert line in text
+    assert set(_QUIET) == {"/health", "/health_generate", "/ready", "/metrics", "/cache_tree", "/requests"}
+    assert set(re.findall(r"sglang:(\w+?)(?:_bucket)?(?=[\[`])", text)) <= set(
+        re.findall(r"`(\w+)`", (ROOT / "docs" / "metrics.md").read_text())
+    )
 
 
 def test_every_dependency_is_justified() -> None:

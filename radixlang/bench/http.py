@@ -38,6 +38,7 @@ class Client:
             port = parts.port
         except ValueError:
             raise ConfigError(f"--base-url {base_url!r} has no valid port.") from None
+        self.base = base_url.rstrip("/").removesuffix("/v1")
         self.host = parts.hostname
         self.port = port or (443 if parts.scheme == "https" else 80)
         self._ssl = ssl.create_default_context() if parts.scheme == "https" else None
@@ -83,9 +84,13 @@ class Client:
             HttpError: refused, or the stream ended without `[DONE]`. OSError: not reached, or cut off.
         """
         async with self._exchange("POST", path, msgspec.json.encode(body)) as chunks:
-            rest = b""
+            rest: list[bytes] = []  # parts of a line, put together once: lines can be long
             async for chunk in chunks:
-                *lines, rest = (rest + chunk).split(b"\n")
+                if b"\n" not in chunk:
+                    rest.append(chunk)
+                    continue
+                *lines, tail = b"".join([*rest, chunk]).split(b"\n")
+                rest = [tail]
                 for line in lines:
                     if line.startswith(b"data:"):
                         data = line[5:].strip()
@@ -98,14 +103,17 @@ class Client:
 
 async def _head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
     try:
-        text = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-        first, *lines = text.rstrip("\r\n").split("\r\n")
-        fields = {
-            name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)
-        }
-        return int(first.split(" ", 2)[1]), fields
-    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, IndexError, ValueError):
+        status = 100
+        while 100 <= status < 200:  # those stand before the answer
+            text = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+            first, *lines = text.rstrip("\r\n").split("\r\n")
+            status = int(first.split(" ", 2)[1])
+    except asyncio.IncompleteReadError:
         raise HttpError("the connection closed before an answer") from None
+    except (asyncio.LimitOverrunError, IndexError, ValueError):
+        raise HttpError("the answer is no HTTP") from None
+    pairs = (line.partition(":") for line in lines)
+    return status, {name.strip().lower(): value.strip() for name, _, value in pairs}
 
 
 async def _body(reader: asyncio.StreamReader, fields: dict[str, str]) -> AsyncIterator[bytes]:

@@ -58,7 +58,7 @@ class Report:
         """Date, command, versions, machine and device."""
         return {
             "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-            "command": shlex.join(["radixlang", *sys.argv[1:]]),
+            "command": shlex.join(["radixlang", *_without_keys(sys.argv[1:])]),
             "versions": versions(() if self.of_client else PACKAGES),
             "machine": machine(),
             "device": self.device,
@@ -91,6 +91,18 @@ class Report:
             path.write_text(json.dumps(self.data(), indent=2) + "\n")
         except OSError as error:
             raise ConfigError(f"--json {path} cannot be written: {error.strerror}.") from None
+
+
+def _without_keys(words: list[str]) -> list[str]:
+    """A command line to be shown to others: `…` in the place of keys. Flags may be shortened."""
+    out: list[str] = []
+    hide = False
+    for word in words:
+        flag, equals, _ = word.partition("=")
+        named = len(flag) > 2 and any(name.startswith(flag) for name in ("--api-key", "--admin-api-key"))
+        out.append("…" if hide else f"{flag}=…" if named and equals else word)
+        hide = named and not equals and not hide
+    return out
 
 
 def shown(cell: Cell) -> str:

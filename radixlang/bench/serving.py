@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -102,9 +102,13 @@ class _Choice(msgspec.Struct):
     text: str | None = None
 
 
+_RANGE = msgspec.Meta(ge=0, le=2**53)
+_Count = Annotated[int, _RANGE] | Annotated[float, _RANGE] | None
+
+
 class _Usage(msgspec.Struct):
-    prompt_tokens: int | float | None = None
-    completion_tokens: int | float | None = None
+    prompt_tokens: _Count = None
+    completion_tokens: _Count = None
 
 
 class _Chunk(msgspec.Struct):
@@ -144,7 +148,7 @@ async def _measure(s: Settings) -> Report:
         raise EngineError(
             f"None of {len(outcomes)} requests was answered; the first: {str(outcomes[0].error).rstrip('.')}."
         )
-    seconds = max(o.ended for o in outcomes) - began
+    seconds = max(o.ended for o in good) - began
     return _report(s, model, server, outcomes, good, seconds)
 
 
@@ -163,7 +167,7 @@ async def _model(client: Client, s: Settings) -> str:
     else:
         return s.model or str(listed)
     if s.model is None:
-        raise ConfigError(f"{s.base_url}/v1/models {trouble}; give a model with --model.") from None
+        raise ConfigError(f"{client.base}/v1/models {trouble}; give a model with --model.") from None
     return s.model
 
 
@@ -229,7 +233,7 @@ async def _ask(client: Client, s: Settings, model: str, prompt: Any) -> Outcome:
                 _take(out, _CHUNK.decode(data))
     except TimeoutError:
         out.error = f"no end after {s.timeout:g} s"
-    except (OSError, HttpError, msgspec.DecodeError) as error:
+    except (OSError, HttpError, msgspec.DecodeError, RecursionError) as error:
         out.error = str(error)
     out.ended = time.perf_counter()
     if out.error is None and not out.arrivals:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import functools
 import json
 import math
 import os
@@ -255,7 +256,7 @@ class Config:
         Raises:
             ConfigError: an unknown name (with the nearest known one) or a value of the wrong type.
         """
-        left = {ALIASES.get(key, key): value for key, value in values.items()}
+        left = {_spelled(key): value for key, value in values.items()}
         groups = {}
         for group in dataclasses.fields(cls):
             group_type = _GROUPS[group.name]
@@ -364,6 +365,22 @@ def _checked(name: str, value: Any, kind: Any) -> Any:
     return value
 
 
+@functools.cache
+def _aliases() -> dict[str, str]:
+    """All other spellings of options → their flat names."""
+    flags = {alias: f.name for _, f, _ in options() for alias in f.metadata["aliases"]}
+    return ALIASES | {_underscored(alias): name for alias, name in flags.items()}
+
+
+def _underscored(name: str) -> str:
+    return name.lstrip("-").replace("-", "_")
+
+
+def _spelled(name: str) -> str:
+    """The flat name of an option in any spelling; unknown ones come back as they are, but with underscores."""
+    return _aliases().get(name := _underscored(name), name)
+
+
 def flat_names() -> list[str]:
     """Every option name, in order."""
     return [f.name for group in _GROUPS.values() for f in dataclasses.fields(group)]
@@ -444,4 +461,4 @@ def read_file(path: str) -> dict[str, Any]:
             raise ConfigError(f"--config {path} is not valid YAML: {error}.") from None
     if not isinstance(data, dict):
         raise ConfigError(f"--config {path} must hold a mapping of option names to values.")
-    return {ALIASES.get(k := str(key).lstrip("-").replace("-", "_"), k): value for key, value in data.items()}
+    return {_spelled(str(key)): value for key, value in data.items()}

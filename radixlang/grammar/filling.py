@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
@@ -22,7 +23,7 @@ ALONE = 2
 
 
 class Job(Protocol):
-    """Work without Python. What goes wrong in it is raised by the state that asked for it."""
+    """Work without Python. What it raises is the failure of the filling that asked for it."""
 
     def run(self) -> None:
         """In this thread."""
@@ -30,7 +31,7 @@ class Job(Protocol):
 
     @classmethod
     def run_all(cls, jobs: Sequence[Any]) -> None:
-        """Jobs of this kind, by all threads."""
+        """Jobs of this kind, by all threads. Where this raises, each is run once more by itself."""
         ...
 
 
@@ -62,21 +63,29 @@ def together(fillings: Sequence[Filling[None]]) -> dict[int, BaseException]:
                 pass
             except BaseException as error:  # a library's panic is no Exception
                 failed[at] = error
-        _run(jobs)
-        todo = waiting
+        faults = _run(jobs)
+        failed |= {waiting[place][0]: error for place, error in faults.items()}
+        todo = [one for place, one in enumerate(waiting) if place not in faults]
     return failed
 
 
-def _run(jobs: list[Job]) -> None:
-    kinds: dict[type[Job], list[Job]] = {}
-    for job in jobs:
-        kinds.setdefault(type(job), []).append(job)
+def _run(jobs: list[Job]) -> dict[int, BaseException]:
+    """→ what those that failed raised, by their places"""
+    kinds: dict[type[Job], list[int]] = {}
+    for place, job in enumerate(jobs):
+        kinds.setdefault(type(job), []).append(place)
+    faults: dict[int, BaseException] = {}
     for kind, same in kinds.items():
-        if len(same) <= ALONE or THREADS == 1:
-            for job in same:
-                job.run()
-        else:
-            kind.run_all(same)
+        if len(same) > ALONE and THREADS > 1:
+            with suppress(BaseException):  # which of them is at fault shows when each runs alone
+                kind.run_all([jobs[place] for place in same])
+                continue
+        for place in same:
+            try:
+                jobs[place].run()
+            except BaseException as error:
+                faults[place] = error
+    return faults
 
 
 def in_threads(jobs: Sequence[Job]) -> None:

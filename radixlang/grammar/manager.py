@@ -26,6 +26,8 @@ log = get_logger(__name__)
 
 _TRIM_EVERY = 256
 """requests between two looks at how much is held"""
+_TRIM_TO = 0.75
+"""share of the cache that is left full when it was too full"""
 _LONG = 16 << 10
 """characters of a constraint beyond which it is compiled apart, so that short ones never wait for it"""
 _FAILED_BYTES = 1024
@@ -80,6 +82,8 @@ class GrammarManager:
         self._engines: dict[str, Engine] = {}
         self._cache_bytes = cache_bytes
         self._known: OrderedDict[str, Future[Grammar]] = OrderedDict()
+        self._held = 0
+        """bytes of these when they were compiled or last measured, whichever was later"""
         self._asked = 0
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="grammar")
         self._long_pool = ThreadPoolExecutor(1, thread_name_prefix="long grammar")
@@ -99,7 +103,7 @@ class GrammarManager:
             if future is None:
                 pool = self._pool if len(spec.text) <= _LONG else self._long_pool
                 future = self._known[key] = pool.submit(self._timed, spec)
-                future.add_done_callback(lambda _done: self._trim())
+                future.add_done_callback(self._enter)
             else:
                 self.hits += 1
             self._known.move_to_end(key)
@@ -236,17 +240,30 @@ class GrammarManager:
         if names:
             self.vocabulary.encode("")
 
-    def _trim(self) -> None:
-        """Forget the oldest constraints while all together hold too much. They grow while they are used, so they
-        are measured anew."""
+    def _enter(self, done: Future[Grammar]) -> None:
         with self._lock:
-            sizes = {key: _size(future) for key, future in self._known.items() if future.done()}
-            total = sum(sizes.values())
-            for key in list(sizes)[:-1]:
-                if total <= self._cache_bytes:
+            self._held += _size(done)
+            full = self._held > self._cache_bytes
+        if full:
+            self._trim()
+
+    def _trim(self) -> None:
+        """Forget the oldest constraints if all together hold too much. They grow while they are used, so they are
+        measured anew: not under the lock, which the engine's loop takes, since there may be many small ones. Room
+        is made for more than one, so that it is not made for every one."""
+        with self._lock:
+            known = [(key, future) for key, future in self._known.items() if future.done()]
+        sizes = [_size(future) for _, future in known]
+        total = sum(sizes)
+        goal = total if total <= self._cache_bytes else self._cache_bytes * _TRIM_TO
+        with self._lock:
+            for (key, future), size in list(zip(known, sizes, strict=True))[:-1]:
+                if total <= goal:
                     break
-                del self._known[key]
-                total -= sizes[key]
+                if self._known.get(key) is future:
+                    del self._known[key]
+                total -= size
+            self._held = total
 
 
 def _size(done: Future[Grammar]) -> int:

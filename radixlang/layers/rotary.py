@@ -54,7 +54,7 @@ def _yarn(inverse: torch.Tensor, theta: float, dim: int, p: dict[str, float]) ->
 
 
 def _yarn_magnitude(p: dict[str, float]) -> float:
-    if p.get("attention_factor") is not None:
+    if p.get("attention_factor"):
         return p["attention_factor"]
 
     def magnitude(scale: float) -> float:

@@ -87,7 +87,7 @@ class Fields:
         value = self._get(key, (int, float), default, "a whole number")
         if value is default:
             return value
-        if value != value or value != math.floor(value) or value < least:
+        if not math.isfinite(value) or value != math.floor(value) or value < least:
             raise ModelError(f"{self.what} has {key} = {value!r}, which must be a whole number from {least} on.")
         return int(value)
 
@@ -101,6 +101,13 @@ class Fields:
         if least is not None and value < least:
             raise ModelError(f"{self.what} has {key} = {value!r}, which must be at least {least:g}.")
         return float(value)
+
+    def positive(self, key: str, default: Any = _MISSING) -> float:
+        """A finite number above 0."""
+        value = self.number(key, default)
+        if value <= 0:
+            raise ModelError(f"{self.what} has {key} = {value!r}, which must be above 0.")
+        return value
 
     def flag(self, key: str, default: Any = _MISSING) -> bool:
         """true or false."""

@@ -23,7 +23,7 @@ def spec(c: Fields) -> ModelSpec:
     return ModelSpec(
         **uniform(c, gemma_fields(c, "gemma2"), windows),
         sandwich_norms=True,
-        attention_scale=c.number("query_pre_attn_scalar", 256.0) ** -0.5,
+        attention_scale=c.positive("query_pre_attn_scalar", 256.0) ** -0.5,
         attention_softcap=_cap(c, "attn_logit_softcapping", 50.0),
         final_softcap=_cap(c, "final_logit_softcapping", 30.0),
     )

@@ -58,7 +58,7 @@ def spec(c: Fields) -> ModelSpec:
         layers=make_layers(layer_kinds(c, default), c.whole("sliding_window", 4096), full, local),
         sandwich_norms=True,
         qk_norm=True,
-        attention_scale=c.number("query_pre_attn_scalar", 256.0) ** -0.5,
+        attention_scale=c.positive("query_pre_attn_scalar", 256.0) ** -0.5,
         attention_softcap=c.number("attn_logit_softcapping", 0.0),
         final_softcap=c.number("final_logit_softcapping", 0.0),
     )

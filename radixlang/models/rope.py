@@ -6,7 +6,7 @@ type. Must not import torch.
 
 from __future__ import annotations
 
-from radixlang.errors import UnsupportedModelError
+from radixlang.errors import ModelError, UnsupportedModelError
 from radixlang.models.fields import Fields
 from radixlang.models.spec import RopeSpec
 
@@ -48,16 +48,25 @@ def rope_from(r: Fields, head_dim: int, theta: float, max_positions: int) -> Rop
     theta = r.number("rope_theta", theta, least=1)
     r.refuse("partial_rotary_factor", 1, 1.0)
     if kind == "divisors":
-        return RopeSpec(theta=theta, dim=head_dim, kind=kind, divisors=tuple(r.items("divisors")))
+        divisors = tuple(r.items("divisors"))
+        if len(divisors) != head_dim // 2:
+            raise ModelError(f"{r.what} has {len(divisors)} divisors for heads of {head_dim} numbers.")
+        return RopeSpec(theta=theta, dim=head_dim, kind=kind, divisors=divisors)
     if kind not in _KINDS:
         raise UnsupportedModelError(
             f"{r.what} has rope_type = {kind!r}, which is not supported; supported are: {', '.join(_KINDS)}."
         )
     needed, possible = _KINDS[kind]
-    numbers = {key: r.number(key) for key in needed} | {key: r.number(key) for key in possible if key in r}
+    # 0 stands for "not given" where a number need not be there
+    numbers = {key: r.positive(key) for key in needed} | {
+        key: r.number(key, least=0) for key in possible if key in r
+    }
     if kind == "yarn":
         numbers.setdefault("original_max_position_embeddings", float(max_positions))
+        r.positive("original_max_position_embeddings", 1.0)
         r.refuse("truncate", True)
+    if kind == "llama3" and numbers["high_freq_factor"] <= numbers["low_freq_factor"]:
+        raise ModelError(f"{r.what} has a high_freq_factor that is not above its low_freq_factor.")
     return RopeSpec(theta=theta, dim=head_dim, kind=kind, parameters=numbers)
 
 

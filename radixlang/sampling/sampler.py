@@ -207,7 +207,7 @@ def _draw_among(
     better = F.pad(ends[:, :-1], (1, 0))
     ranks = torch.arange(weights.shape[1], device=logits.device)
     kept = (ranks < limits.top_k) & (better < limits.top_p * total) & (weights >= limits.min_p) & (weights > 0)
-    number = kept.sum(-1, keepdim=True)
+    number = kept.sum(-1, keepdim=True).clamp_(min=1)  # a top_p below the smallest float32 keeps the best one
     mass = ends.gather(1, number - 1)
     place = ((ends <= noise * mass) & kept).sum(-1, keepdim=True).clamp_(max=number - 1)
     tokens = ids.gather(1, place)[:, 0]

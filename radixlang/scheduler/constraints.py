@@ -105,6 +105,8 @@ class Constraints(Unconstrained):
         self._rows: npt.NDArray[np.int32] = np.empty((0, 0), np.int32)
         """what `masks` fills"""
         self._slots = AutomatonSlots(slots, lambda: manager.vocabulary) if slots else None
+        self._lost: dict[str, BaseException] = {}
+        """why the host cannot follow requests that the device has followed; told in place of their next masks"""
         self._requests = self._aborted = self._forced = self._vetoes = self._followed = 0
         self._drafted = self._missed = 0
 
@@ -119,6 +121,7 @@ class Constraints(Unconstrained):
 
     def forget(self, request: Request) -> None:
         """The request has ended. A compilation that has not begun, and that nobody else waits for, is dropped."""
+        self._lost.pop(request.rid, None)
         entry = self._compiling.pop(request.rid, None)
         if entry is None:
             return
@@ -160,8 +163,12 @@ class Constraints(Unconstrained):
             self._followed += not request.admission
             return
         request.table = None
-        for token in request.output().tolist():  # all of them were in the table's masks
-            _grammar(request).accept(token)
+        try:
+            for token in request.output().tolist():
+                if not _grammar(request).accept(token):
+                    raise GrammarFailure("The constraint refuses a token that the device allowed.", ours=True)
+        except BaseException as error:
+            self._lost[request.rid] = error
 
     def leave(self, request: Request) -> None:
         if self._slots is not None:
@@ -265,6 +272,8 @@ class Constraints(Unconstrained):
             assert grammar is not None
             without = self._left_out(request, made)
             try:
+                if request.rid in self._lost:
+                    raise self._lost[request.rid]
                 ready = grammar.ready()
                 filling = grammar.filling(mask) if ready is None else None
             except BaseException as error:
@@ -334,6 +343,16 @@ def _leave_out(row: Mask, tokens: Collection[int]) -> None:
     if there and not np.count_nonzero(row):
         for token in there:
             bits[token >> 5] |= np.uint32(1 << (token & 31))
+
+
+def is_finished(grammar: GrammarState) -> bool:
+    """Whether nothing but the end may follow. A state that fails at this fails at its next mask again, which is
+    where it ends its request."""
+    try:
+        return grammar.finished
+    except BaseException as error:
+        _told(error)
+        return False
 
 
 def _told(error: BaseException) -> tuple[str, bool]:

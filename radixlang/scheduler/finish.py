@@ -8,6 +8,7 @@ import numpy as np
 
 from radixlang.messages import Logprobs, RequestMeta, Tokens, pack_ids
 from radixlang.plan import Ints, PositionLogprobs
+from radixlang.scheduler.constraints import is_finished
 from radixlang.scheduler.logprobs import join, pack
 from radixlang.scheduler.request import Request
 
@@ -17,7 +18,7 @@ def finish_reason(request: Request, token: int, size: int, ended: bool = False) 
     device followed its grammar and says that nothing but the end may follow."""
     if token in request.ends:
         return {"type": "stop", "matched": token}
-    if ended or (request.grammar is not None and request.grammar.finished):
+    if ended or (request.grammar is not None and is_finished(request.grammar)):
         # The model has ended the text, or could do nothing else: then this says what it would have said.
         end = token if token in request.eos_ids else next(iter(request.eos_ids), None)
         return {"type": "stop", "matched": end}

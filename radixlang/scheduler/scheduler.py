@@ -105,7 +105,7 @@ class Scheduler:
             if message.grammar is not None:
                 self._constraints.begin(request, message.grammar)
         except RequestError as error:
-            self.totals.num_refused_requests += 1
+            self.totals.num_refused_requests += error.status == OVERLOADED
             return Failed(message.rid, error.status, str(error))
         self._lifecycle.arrive(request, now)
         return None
@@ -203,6 +203,7 @@ class Scheduler:
         for request in list(late):
             sentence = f"The request waited {now - request.received:.1f} s in the queue, the limit is {most:g} s."
             self._lifecycle.fail_aside(request, OVERLOADED, sentence)
+            self.totals.num_refused_requests += 1
 
     def _grant(self, step: StepBuilder, now: float) -> None:
         """Share the step out."""

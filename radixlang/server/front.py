@@ -8,6 +8,8 @@ from __future__ import annotations
 import hmac
 import time
 import uuid
+from typing import Any
+from urllib.parse import quote
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
@@ -15,7 +17,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from radixlang.config import ServerConfig
 from radixlang.errors import RadixLangError, UnauthorizedError
-from radixlang.log import get_logger
+from radixlang.log import get_logger, printable
+from radixlang.log import request_id as logged_id
 from radixlang.server.metrics import Metrics
 from radixlang.server.web import ERRORS, Route, error_response, internal
 
@@ -85,6 +88,7 @@ class Front:
         endpoint = self._endpoint(path)
         headers = Headers(scope=scope)
         request_id = _request_id(headers.get("x-request-id"))
+        logged_id.set(request_id)
         origin = headers.get("origin")
         state = scope.setdefault("state", {})
         state["request_id"] = request_id
@@ -103,25 +107,33 @@ class Front:
         try:
             if method == "OPTIONS":
                 await self._preflight(headers)(scope, receive, answer)
+            elif len(path) > 1 and path[-1] == "/" != path[-2]:
+                await _without_slash(path, scope["query_string"])(scope, receive, answer)
             else:
                 self._keys.check(method, path, headers.get("authorization"), headers.get("x-api-key"))
                 await self._app(scope, receive, answer)
         except RadixLangError as error:
             await error_response(error, self._errors.get(path, ERRORS))(scope, receive, answer)
         except Exception as error:
-            log.error("%s %s failed", method, path, exc_info=error)
+            log.error("%s %s failed", method, printable(path), exc_info=error)
             if not status:
                 await error_response(internal(error), self._errors.get(path, ERRORS))(scope, receive, answer)
         finally:
-            if state.get("client_gone"):
+            if state.get("client_gone") or not status:
                 status = 499
             self._metrics.http_finished(endpoint, method, status)
             if self._log_access and path not in _QUIET:
-                prompt, completion = state.get("tokens", (0, 0))
-                tokens = f" {prompt}+{completion} tokens" if prompt or completion else ""
-                milliseconds = 1000 * (time.perf_counter() - began)
-                shown = path.encode("ascii", "backslashreplace").decode().replace("\n", "\\n").replace("\r", "\\r")
-                access.info("%s %s %d %.1f ms%s id=%s", method, shown, status, milliseconds, tokens, request_id)
+                self._log(scope, path, status, 1000 * (time.perf_counter() - began), state)
+
+    @staticmethod
+    def _log(scope: Scope, path: str, status: int, milliseconds: float, state: dict[str, Any]) -> None:
+        """The line in the access log."""
+        client, what = (scope.get("client") or ("-",))[0], printable(path)
+        prompt, completion = state.get("tokens", (0, 0))
+        tokens = f" {prompt}+{completion} tokens" if prompt or completion else ""
+        # A stream that broke off had begun with a 200.
+        broke = f" failed {state['failed']}" if "failed" in state else ""
+        access.info("%s %s %s %d %.1f ms%s%s", client, scope["method"], what, status, milliseconds, tokens, broke)
 
     def _route_path(self, scope: Scope) -> str:
         path, root = scope["path"], scope.get("root_path", "")
@@ -158,6 +170,15 @@ class Front:
                 "allow": _METHODS,
             },
         )
+
+
+def _without_slash(path: str, query: bytes) -> Response:
+    """A redirect to the same path without the slash at its end. Its address is relative: only a proxy in front
+    knows what clients call this server."""
+    place = "../" + quote(path[:-1].rpartition("/")[2])
+    return Response(
+        status_code=307, headers={"location": place + ("?" + query.decode("latin-1") if query else "")}
+    )
 
 
 def _request_id(given: str | None) -> str:

@@ -17,7 +17,7 @@ from radixlang.grammar.spec import make_spec, spec_of
 from radixlang.messages import GrammarSpec
 from radixlang.sampling_params import SamplingParams
 from radixlang.server.stream import GenerateRequest
-from radixlang.text.stop_regex import compile_stop_regex
+from radixlang.text.stop_regex import compile_stop_regexes
 
 MAX_TOP_LOGPROBS = 128
 MAX_ASKED_LOGPROBS = 1024
@@ -155,8 +155,7 @@ class Limits:
 
     def _sampling(self, sampling: SamplingParams) -> SamplingParams:
         sampling.verify(self.vocab_size)
-        for pattern in sampling.stop_regex:
-            compile_stop_regex(pattern)
+        compile_stop_regexes(sampling.stop_regex)
         if not self.has_tokenizer and (sampling.stop or sampling.stop_regex or sampling.min_new_tokens):
             name = "stop" if sampling.stop else "stop_regex" if sampling.stop_regex else "min_new_tokens"
             raise RequestError(f"{name} needs a tokenizer; this server runs with --skip-tokenizer-init.", name)

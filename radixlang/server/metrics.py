@@ -56,7 +56,7 @@ ENGINE_GAUGES = {
     "num_grammar_queue_reqs": "Requests whose constraints are being compiled.",
     "num_retracted_reqs": "Requests that had to give their memory back and wait to go on.",
     "gen_throughput": "Generated tokens per second.",
-    "cache_hit_rate": "Share of prompt tokens that came out of the radix cache.",
+    "cache_hit_rate": "Share of the prompt tokens that the last requests to begin found in the cache.",
     "token_usage": "Share of the KV pool that running requests and pins hold.",
     "num_used_tokens": "Tokens of the KV pool that running requests and pins hold.",
     "kv_available_tokens": "Free tokens of the KV pool.",
@@ -65,8 +65,10 @@ ENGINE_GAUGES = {
     "kv_used_tokens": "Tokens of the KV pool that are neither free nor evictable.",
     "hicache_host_used_tokens": "Tokens whose KV is in host memory.",
     "hicache_host_total_tokens": "Tokens whose KV host memory can hold.",
+    "new_token_ratio": "Share of the running requests' remaining tokens that admission keeps free.",
 }
 ENGINE_COUNTERS = {
+    "num_refused_requests": "Requests refused because the queue was full or the wait too long.",
     "num_late_aborts": "Aborts of requests that had ended already.",
     "num_retracted_requests": "Times a request had to give its memory back.",
     "evicted_tokens": "Tokens evicted from the radix cache.",
@@ -110,6 +112,12 @@ _HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
     "generation_tokens_histogram": ("Answer lengths.", _TOKENS),
     "grammar_compilation_time_seconds": ("To compile a constraint that was not known.", _COMPILATION),
 }
+#: those that tell streamed requests from others
+_STREAMING_HISTOGRAMS = {
+    "time_to_first_token_seconds",
+    "request_time_per_output_token_seconds",
+    "e2e_request_latency_seconds",
+}
 _INFO_GAUGES = {
     "max_total_num_tokens": ("max_total_num_tokens", 1.0, "Tokens the KV pool holds."),
     "page_size": ("page_size", 1.0, "Tokens per KV page."),
@@ -145,9 +153,17 @@ class Metrics:
         self.engine_counters: dict[str, float] = dict.fromkeys(ENGINE_COUNTERS, 0.0)
         # The series that dashboards ask for exist from the start, so that rates have a first value.
         for streaming in ("true", "false"):
+            labels = (("is_streaming", streaming),)
             for name in ("prompt_tokens", "generation_tokens", "num_requests"):
-                self._counters[name][(("is_streaming", streaming),)] = 0.0
-        self._counters["num_aborted_requests"][()] = 0.0
+                self._count(name, labels, 0)
+            for name in _STREAMING_HISTOGRAMS:
+                self._observe(name, 0, labels, times=0)
+        self._count("num_aborted_requests", (), 0)
+        self._count("num_failed_requests", (("status_code", "500"),), 0)
+        self._count("num_failed_requests", (("status_code", "503"),), 0)
+        self._count("cached_tokens", (("cache_source", "device"),), 0)
+        for name in _HISTOGRAMS.keys() - _STREAMING_HISTOGRAMS:
+            self._observe(name, 0, times=0)
 
     # ---- counting ----
 

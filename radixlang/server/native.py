@@ -156,7 +156,7 @@ def parse_generate(body: GenerateBody) -> tuple[list[GenerateRequest], bool, str
     refuse(body, REFUSED | _MISPLACED)
     requests, batch = prompts_of(body.text, body.input_ids)
     params = _spread(body.sampling_params, "sampling_params", requests, batch)
-    parsed = [parse_sampling(item) for item in params]
+    parsed = [SamplingParams.parse(item) for item in params]
     samples = parsed[0].n
     if any(item.n != samples for item in parsed):
         raise RequestError("n must be the same for all prompts of a batch.", "n")
@@ -206,14 +206,6 @@ def _set_rids(rid: str | list[str | None] | None, requests: list[GenerateRequest
         for request, own in zip(requests, _spread(rid, "rid", requests, batch), strict=True):
             request.rid = own or request.rid
     return None
-
-
-def parse_sampling(raw: Any) -> SamplingParams:
-    """`SamplingParams.parse` for a client's JSON: numbers too large for a float are the client's fault."""
-    try:
-        return SamplingParams.parse(raw)
-    except OverflowError:
-        raise RequestError("sampling_params holds a number that is too large.", "sampling_params") from None
 
 
 # ---- answers ----

@@ -45,15 +45,16 @@ class EventStream(Response):
         self._chunks = chunks
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        state = scope.setdefault("state", {})
         try:
-            await while_connected(receive, self._pump(send))
+            await while_connected(receive, self._pump(send, state))
         except (ClientGone, OSError):
-            scope.setdefault("state", {})["client_gone"] = True
+            state["client_gone"] = True
         finally:
             await self._chunks.aclose()
             await self._stream.aclose()
 
-    async def _pump(self, send: Send) -> None:
+    async def _pump(self, send: Send, state: dict[str, Any]) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
 
         async def write(data: bytes, more: bool = True) -> None:
@@ -63,10 +64,12 @@ class EventStream(Response):
             async for chunk in self._chunks:
                 await write(self.frame(chunk))
         except RadixLangError as error:
+            state["failed"] = error.status
             await write(self.frame(self.failure(error)))
         except OSError:
             raise
         except Exception as error:
             log.error("a stream failed", exc_info=error)
+            state["failed"] = RadixLangError.status
             await write(self.frame(self.failure(internal(error))))
         await write(self.end, more=False)

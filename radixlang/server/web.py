@@ -19,7 +19,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from radixlang.config import Config
 from radixlang.errors import NotFoundError, OverloadedError, RadixLangError, RequestError
-from radixlang.log import get_logger
+from radixlang.log import get_logger, printable
 
 if TYPE_CHECKING:
     from radixlang.server.hub import Hub
@@ -32,6 +32,8 @@ T = TypeVar("T")
 MAX_PROMPTS = 2048
 #: bytes of the largest request body
 MAX_BODY = 16 * 2**20
+#: seconds that a client may leave between two parts of a body
+BODY_TIMEOUT = 60.0
 
 
 class ModelNotFoundError(NotFoundError):
@@ -45,6 +47,12 @@ class BodyTooLargeError(RequestError):
     """The body is beyond `MAX_BODY`."""
 
     status = 413
+
+
+class SlowBodyError(RequestError):
+    """No more of the body has come for `BODY_TIMEOUT`."""
+
+    status = 408
 
 
 class MediaTypeError(RequestError):
@@ -161,7 +169,7 @@ class Endpoint:
         except RadixLangError as error:
             response = error_response(error, self.route.errors)
         except Exception as error:
-            log.error("%s failed", scope["path"], exc_info=error)
+            log.error("%s failed", printable(scope["path"]), exc_info=error)
             response = error_response(internal(error), self.route.errors)
         await response(scope, receive, send)
 
@@ -197,17 +205,28 @@ def internal(error: Exception) -> RadixLangError:
 
 
 async def read_body(request: Request) -> bytes:
-    """The whole body, at most `MAX_BODY` bytes."""
+    """The whole body, at most `MAX_BODY` bytes.
+
+    Raises:
+        BodyTooLargeError, SlowBodyError: it is larger; the client stopped sending. ClientDisconnect: it left.
+    """
     refusal = BodyTooLargeError(f"The body is larger than {MAX_BODY} bytes.")
     length = request.headers.get("content-length", "")
     if length.isdigit() and int(length) > MAX_BODY:
         raise refusal
     data = bytearray()
-    async for chunk in request.stream():
+    chunks = request.stream()
+    while True:
+        try:
+            async with asyncio.timeout(BODY_TIMEOUT):
+                chunk = await anext(chunks)
+        except StopAsyncIteration:
+            return bytes(data)
+        except TimeoutError:
+            raise SlowBodyError(f"No more of the body has come for {BODY_TIMEOUT:g} s.") from None
         data += chunk
         if len(data) > MAX_BODY:
             raise refusal
-    return bytes(data)
 
 
 def check_media_type(request: Request) -> None:
@@ -298,6 +317,8 @@ def error_response(error: RadixLangError, shape: ErrorShape = ERRORS) -> Respons
         headers["retry-after"] = str(error.retry_after)
     if error.status == 401:
         headers["www-authenticate"] = "Bearer"
+    if error.status == 408:
+        headers["connection"] = "close"  # the rest of the body may still come
     return json_response(shape.body(error), error.status, headers)
 
 

@@ -38,7 +38,7 @@ def advice_of(values: dict[str, Any], source: str) -> dict[str, Any]:
         del advice["top_k"]
     try:
         SamplingParams.parse(advice).verify(0)
-    except (RequestError, OverflowError) as error:
+    except RequestError as error:
         text = str(error).removesuffix(".")
         raise ModelError(f"{source} advises sampling that cannot be done ({text}): correct the file.") from None
     return advice

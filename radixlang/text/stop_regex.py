@@ -9,7 +9,7 @@ and are refused. Must not know tokens or requests.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from re import _constants as op  # type: ignore[attr-defined]
@@ -20,7 +20,8 @@ from radixlang.errors import RequestError
 
 #: at most this many characters before the end of a match are held back and trimmed
 WINDOW = 256
-_MAX_STATES = 4096
+#: of all expressions of a request: each state costs up to a microsecond a character, in a thread that all share
+MAX_STATES = 1024
 
 Test = Callable[[str], bool]
 #: (character before or None at the start of the text, character after or None at its end) -> may pass
@@ -99,6 +100,18 @@ class RegexScanner:
         return reached
 
 
+def compile_stop_regexes(patterns: Iterable[str]) -> dict[str, StopRegex]:
+    """All expressions of one request. Raises RequestError as `compile_stop_regex` does, and if all together are
+    too large."""
+    compiled = {pattern: compile_stop_regex(pattern) for pattern in dict.fromkeys(patterns)}
+    if sum(len(one.states) for one in compiled.values()) > MAX_STATES:
+        raise RequestError(
+            f"The {len(compiled)} stop_regex patterns are too large together: use fewer or smaller repeats.",
+            "stop_regex",
+        )
+    return compiled
+
+
 @lru_cache(maxsize=256)
 def compile_stop_regex(pattern: str) -> StopRegex:
     """Raises RequestError when the expression is not valid, not supported, too large or matches empty text."""
@@ -123,7 +136,7 @@ class _Builder:
         self.states: list[_State] = []
 
     def add(self, state: _State) -> int:
-        if len(self.states) >= _MAX_STATES:
+        if len(self.states) >= MAX_STATES:
             raise RequestError(
                 f"stop_regex {self.pattern!r} is too large: use smaller repeat counts.", "stop_regex"
             )
@@ -158,7 +171,9 @@ class _Builder:
             for _ in range(high - low):
                 follow = self.add(_State(next=[end, self.sequence(body, follow, flags)]))
         for _ in range(low):
-            follow = self.sequence(body, follow, flags)
+            before, follow = follow, self.sequence(body, follow, flags)
+            if follow == before:  # nothing is repeated
+                break
         return follow
 
     def condition(self, kind: Any, flags: int) -> Condition:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from radixlang.text.stop_regex import compile_stop_regex
+from radixlang.text.stop_regex import compile_stop_regexes
 
 
 class StopMatcher:
@@ -24,7 +24,7 @@ class StopMatcher:
         self, stop: Iterable[str] = (), stop_regex: Iterable[str] = (), no_stop_trim: bool = False
     ) -> None:
         self._strings = [one for one in dict.fromkeys(stop) if one]
-        self._scanners = {pattern: compile_stop_regex(pattern).scanner() for pattern in dict.fromkeys(stop_regex)}
+        self._scanners = {pattern: one.scanner() for pattern, one in compile_stop_regexes(stop_regex).items()}
         self._keep = no_stop_trim
         self._held = ""  # read, not yet let through
         self._at = 0  # characters read before `_held`

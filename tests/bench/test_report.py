@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,20 @@ def test_prompts_are_seeded_and_share_a_head() -> None:
     assert len({tuple(prompt[:4]) for prompt in first}) == 1
     assert len({tuple(prompt[4:]) for prompt in first}) == 3
     assert all(0 <= token < 50 for prompt in first for token in prompt)
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("--api-key k1 --runs 2", "--api-key … --runs 2"),
+        ("--api-key=k1 --runs 2", "--api-key=… --runs 2"),
+        ("--ap k1 --admin-api k1", "--ap … --admin-api …"),
+        ("--api-key --api-key --runs 2", "--api-key … --runs 2"),
+    ],
+)
+def test_keys_are_in_no_report(monkeypatch: pytest.MonkeyPatch, given: str, shown: str) -> None:
+    monkeypatch.setattr("sys.argv", ["radixlang", *given.split()])
+    assert shlex.split(Report("x", "", {}, []).environment()["command"]) == ["radixlang", *shown.split()]
 
 
 def test_markdown_and_json_say_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,6 +65,34 @@ def test_jobs_of_one_round_are_done_together(monkeypatch) -> None:
     assert {at: str(error) for at, error in failed.items()} == {3: "d"}
 
 
+class Breaking(Step):
+    """A library that panics at one job, whatever stands beside it."""
+
+    def run(self) -> None:
+        if "!" in self.name:
+            raise BaseException(self.name)
+        super().run()
+
+    @classmethod
+    def run_all(cls, jobs: Sequence[Any]) -> None:
+        for job in jobs:
+            job.run()
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_a_job_that_fails_fails_its_filling_alone(count: int, monkeypatch) -> None:
+    monkeypatch.setattr(filling, "THREADS", 2)
+    done: list[str] = []
+
+    def twice(name: str) -> Any:
+        yield Breaking(name, done)
+        yield Breaking(name + "'", done)
+
+    failed = together([twice(name) for name in ("a", "b!", "c", "d", "e")[:count]])
+    assert {at: str(error) for at, error in failed.items()} == {1: "b!"}
+    assert {name for name in done if "'" in name} == {f"{name}'" for name in "acde"[: count - 1]}
+
+
 def test_alone_returns_what_the_filling_returns() -> None:
     done: list[str] = []
     assert alone(steps("a", 2, done)) == "a"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +31,13 @@ CONFIG: dict[str, Any] = {
     "rms_norm_eps": 1e-5,
     "torch_dtype": "float32",
     "eos_token_id": 2,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8,
+    "low_freq_factor": 1,
+    "high_freq_factor": 4,
+    "original_max_position_embeddings": 64,
 }
 Q = "model.layers.1.self_attn.q_proj.weight"
 
@@ -218,6 +226,15 @@ def test_unsupported_config_is_named_before_weights_load(folder: Path, case: str
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings"),
         ({"eos_token_id": "</s>"}, "eos_token_id"),
         ({"rope_scaling": {"rope_type": "linear"}}, "factor"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 0}}, "factor"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": -4}}, "factor"),
+        (
+            {"rope_scaling": {"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 0}},
+            "original_max_position_embeddings",
+        ),
+        ({"rope_scaling": LLAMA3 | {"low_freq_factor": 0}}, "low_freq_factor"),
+        ({"rope_scaling": LLAMA3 | {"high_freq_factor": 1}}, "high_freq_factor"),
+        ({"vocab_size": math.inf}, "vocab_size"),
         ({"architectures": []}, "architectures"),
     ],
 )

@@ -15,7 +15,7 @@ from radixlang.sampling import sampler
 from radixlang.sampling.batch import SamplingBatch
 from radixlang.sampling.noise import uniforms
 from radixlang.sampling.sampler import BAD, sample
-from radixlang.sampling_params import RowSampling
+from radixlang.sampling_params import GREEDY_TEMPERATURE, MAX_REPETITION, MAX_SCORE, RowSampling
 
 NONE = np.zeros(0, np.int32)
 PLATFORM = CpuPlatform()
@@ -312,3 +312,26 @@ def test_masked_out_tokens_are_never_drawn_from_a_nearly_empty_row() -> None:
     logits[:, 999] = 0.0
     rows = [RowSampling(temperature=1.0, seed=i, top_p=1.0 if i % 2 else 0.5) for i in range(64)]
     assert draw(make(rows, 1000), logits).tokens.tolist() == [999] * 64
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"top_p": 1e-300},
+        {"min_p": 1e-300},
+        {"temperature": MAX_SCORE},
+        {"temperature": 1.1 * GREEDY_TEMPERATURE, "logit_bias": {1: MAX_SCORE, 5: MAX_SCORE}},
+        {"logit_bias": dict.fromkeys(range(40), -MAX_SCORE)},
+        {"repetition_penalty": MAX_REPETITION, "temperature": 1.1 * GREEDY_TEMPERATURE},
+        {"repetition_penalty": 1 / MAX_REPETITION, "temperature": 1.1 * GREEDY_TEMPERATURE, "top_p": 0.5},
+    ],
+)
+def test_extreme_parameters_draw_what_is_allowed_and_nothing_else(limits: dict[str, Any]) -> None:
+    one = RowSampling(**{"temperature": 1.0, "seed": 3, **limits})
+    state = make([one, RowSampling(temperature=1.0, seed=5)], 40, prompt=[1, 2, 30], output=[3, 31])
+    logits = torch.from_numpy(np.random.default_rng(0).normal(0, 8, (2, 40)).astype(np.float32))
+    bits = torch.tensor([[0b1110, 0]], dtype=torch.int32)
+    for _ in range(20):
+        drawn = draw(state, logits, bits=bits, masked=[0])
+        assert int(drawn.tokens[0]) in (1, 2, 3)
+        assert drawn.flags.tolist() == [0, 0]

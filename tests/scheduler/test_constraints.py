@@ -8,18 +8,23 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from radixlang.grammar.errors import GrammarFailure
 from radixlang.messages import GrammarSpec
 from radixlang.sampling_params import SamplingParams
 from radixlang.scheduler import SchedulerLimits
+from radixlang.scheduler.constraints import Constraints
+from radixlang.scheduler.slots import AutomatonSlots
 from tests.scheduler.driver import EOS, Driver, Outcome, random_program
 from tests.scheduler.test_random import never_learn, random_limits
-from tests.scheduler.toy_grammar import ToyState
+from tests.scheduler.toy_grammar import ToyGrammar, ToyManager, ToyState
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -220,6 +225,44 @@ def test_a_mask_that_cannot_be_begun_fails_one_request(method: str, monkeypatch:
     assert bound.failed is not None
     assert bound.failed.message == "The constraint failed: BaseException: a panic"
     assert other.finish is not None
+
+
+@pytest.mark.parametrize("jump", [False, True])
+def test_a_state_that_cannot_say_whether_it_is_finished_fails_one_request(
+    jump: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(state: ToyState) -> bool:
+        raise GrammarFailure("Too many states.")
+
+    monkeypatch.setattr(ToyState, "finished", property(full))
+    monkeypatch.setattr(ToyState, "ready", lambda self: None if len(self._text) < 2 else full(self))
+    driver = Driver(LIMITS, 1, jump=jump)
+    bound = driver.add("a", PROMPT, grammar=script([5, 6], [7, 8], [5, 6], [7, 8]))
+    short = driver.add("b", PROMPT, grammar=script([5, 6], [7, 8], [5, 6]), max_new_tokens=2)
+    other = driver.add("c", PROMPT, max_new_tokens=4)
+    driver.finish()
+    assert bound.failed is not None
+    assert bound.failed.message == "Too many states."
+    assert short.finish == {"type": "length", "length": 2}
+    assert other.finish is not None
+
+
+def test_tokens_that_the_host_cannot_read_again_fail_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device has followed them, and has no room for the request's automaton when it comes back."""
+
+    def panic(state: ToyState, token: int) -> bool:
+        raise BaseException("a panic")
+
+    constraints = Constraints(ToyManager(), slots=1)  # type: ignore[arg-type]
+    monkeypatch.setattr(AutomatonSlots, "enter", lambda self, request: False)
+    monkeypatch.setattr(ToyState, "accept", panic)
+    grammar = ToyGrammar(script([5], [6])).start()
+    request = SimpleNamespace(
+        rid="r", table=object(), grammar=grammar, output=lambda: np.array([5]), least=0, ignores_eos=False
+    )
+    constraints.enter(request)  # type: ignore[arg-type]
+    _, failed = constraints.masks([(request, grammar, 1)])  # type: ignore[list-item]
+    assert [(one.rid, why) for one, why, _ in failed] == [("r", "The constraint failed: BaseException: a panic")]
 
 
 def test_an_abort_calls_the_compilation_off() -> None:

@@ -368,4 +368,5 @@ def test_a_new_arrival_that_waits_too_long_is_refused() -> None:
     assert (failed.rid, failed.status) == ("b", 503)
     assert "waited" in failed.message
     assert scheduler.rids() == ["a"]
+    assert scheduler.totals.num_refused_requests == 1
     scheduler.check()

@@ -51,6 +51,9 @@ def test_queue_limit_turns_away_only_new_arrivals() -> None:
     assert refused.status == 503
     assert "2 requests" in refused.message
     finished(run)
+    # The metric is about load: what can never be served is not counted with it.
+    assert getattr(run.add("g", list(range(20)) * 50, sampling=endless(2)).failed, "status", None) == 400
+    assert run.scheduler.totals.num_refused_requests == 1
     assert all(run.outcomes[name].finish for name in "abcde")
 
 

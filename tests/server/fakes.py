@@ -20,7 +20,6 @@ from typing import Any
 
 import httpx
 import numpy as np
-import uvicorn
 
 from radixlang.cache import make_cache
 from radixlang.cache.view import tree_view
@@ -41,6 +40,7 @@ from radixlang.messages import (
     unpack_ids,
 )
 from radixlang.server.app import create_app
+from radixlang.server.connection import http_server
 from radixlang.server.hub import Hub
 from radixlang.text.chat_template import ChatTemplate
 from radixlang.text.parts import advice_of
@@ -374,11 +374,8 @@ class Live:
 
     def __init__(self, hub: Hub, engine: FakeEngine, config: Config) -> None:
         self.hub, self.engine, self.config = hub, engine, config
-        self._server = uvicorn.Server(
-            uvicorn.Config(
-                create_app(hub, config), host="127.0.0.1", port=0, log_config=None, lifespan="off", ws="none"
-            )
-        )
+        self._server = http_server(create_app(hub, config))
+        self._server.config.port = 0
         self.loop: asyncio.AbstractEventLoop
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
         self._thread.start()

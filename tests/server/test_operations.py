@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import io
 import json
 import logging
+import re
 import socket
 import threading
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from radixlang.log import LineFormat
 from radixlang.messages import Dead
-from radixlang.server import web
+from radixlang.scheduler.stats import Totals
+from radixlang.server import connection, metrics, web
 
 from .fakes import FakeEngine, Live, live
 
@@ -297,6 +304,14 @@ def test_metrics_idle_busy_idle() -> None:
         for name in ("num_running_reqs", "num_queue_reqs", "gen_throughput", "token_usage", "cache_hit_rate"):
             assert total(idle, name) == 0
         assert total(idle, "num_requests_total") == 0
+        # Rates need a first value, so all of these are there before there is anything to count.
+        for name in ("cached_tokens_total", "num_failed_requests_total", "num_refused_requests_total"):
+            assert total(idle, name) == 0
+        for name in metrics._HISTOGRAMS:
+            assert total(idle, f"{name}_count") == total(idle, f"{name}_bucket") == 0
+        assert Totals().counters(0).keys() <= {
+            f"{n}_total" for n in (*metrics.ENGINE_COUNTERS, *metrics._COUNTERS)
+        }
         assert total(idle, "num_pages") == 256
         assert total(idle, "weight_memory_usage_gb") == 1
         body = {"text": "x", "sampling_params": {"max_new_tokens": 300}}
@@ -461,6 +476,109 @@ def test_large_bodies_are_refused(server: Live, monkeypatch: pytest.MonkeyPatch)
     assert response.json()["error"]["code"] == 413
 
 
+def spoken(server: Live, *parts: bytes, pause: float = 0.0) -> bytes:
+    """All that is answered to `parts` on one connection, until the server closes it."""
+    with socket.create_connection(("127.0.0.1", server.port)) as link:
+        link.settimeout(5)
+        for part in parts:
+            link.sendall(part)
+            time.sleep(pause)
+        return b"".join(iter(lambda: link.recv(65536), b""))
+
+
+POST = b"POST /generate HTTP/1.1\r\nhost: x\r\n"
+
+
+def test_clients_that_do_not_go_on_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "HEAD_TIMEOUT", 0.2)
+    monkeypatch.setattr(web, "BODY_TIMEOUT", 0.2)
+    with live() as server:
+        assert spoken(server) == b""
+        assert spoken(server, POST[:9], POST[9:30], pause=0.05) == b""
+        body = b'{"text": "[say:ab]"}'
+        head = POST + b"content-type: application/json\r\ncontent-length: %d\r\n" % len(body)
+        late = spoken(server, head + b"\r\n" + body[:5])
+        assert late.startswith(b"HTTP/1.1 408 ")
+        assert b"connection: close" in late
+        assert b"No more of the body has come for 0.2 s." in late
+        # Slow is fine, and so is what waits for its answer or is not the first on its connection.
+        again = b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+        slow = spoken(server, head + b"\r\n" + body[:5], body[5:9], body[9:], b"", again, pause=0.12)
+        assert slow.count(b"HTTP/1.1 200 OK") == 2
+        server.until(lambda: server.hub.running == 0)
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_clients_that_do_not_read_are_left(monkeypatch: pytest.MonkeyPatch, reads: bool) -> None:
+    monkeypatch.setattr(connection, "READ_TIMEOUT", 0.2)
+    size, part = 64, bytes(1 << 20)  # far more than the buffers of sockets
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+        async def answer() -> None:
+            for i in range(size):
+                await send({"type": "http.response.body", "body": part, "more_body": i < size - 1})
+
+        sending = asyncio.create_task(answer())
+        left.set_result((await receive())["type"] == "http.disconnect" and not sending.done())
+        await sending
+
+    async def client() -> tuple[int, bool]:
+        nonlocal left
+        left = asyncio.get_running_loop().create_future()
+        server = connection.http_server(app)
+        server.config.port = 0
+        serving = asyncio.create_task(server.serve())
+        while not server.started:
+            await asyncio.sleep(0.005)
+        reader, writer = await asyncio.open_connection(*server.servers[0].sockets[0].getsockname())
+        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        taken = 0
+        while reads and taken < size * len(part):
+            taken += len(await reader.read(1 << 20))
+        gone = await left
+        writer.close()
+        server.should_exit = True
+        await serving
+        return taken, gone
+
+    left: asyncio.Future[bool]
+    taken, gone = asyncio.run(asyncio.wait_for(client(), 20))
+    assert gone is not reads
+    assert (taken >= size * len(part)) is reads
+
+
+def test_heads_are_bounded(server: Live) -> None:
+    line = b"x-long: %s\r\n" % (b"a" * (connection.MAX_HEAD - 200))
+    assert b" 200 OK" in spoken(server, b"GET /health HTTP/1.1\r\nconnection: close\r\n", line, b"\r\n")
+    refused = spoken(server, b"GET /health HTTP/1.1\r\n", line, line, line, pause=0.05)
+    assert refused.startswith(b"HTTP/1.1 400 ")
+    assert b"The head of the request is larger than 65536 bytes." in refused
+
+
+def test_a_slash_at_the_end_is_a_redirect_that_no_proxy_can_break() -> None:
+    with live(api_key="k", admin_api_key="a", fastapi_root_path="/llm") as server:
+        key = {"headers": {"authorization": "Bearer k"}}
+        for path, place in (
+            ("/health/", "../health"),
+            ("/llm/v1/models/?a=b", "../models?a=b"),
+            ("//evil.example/%0ax:y/", "../%0Ax%3Ay"),
+        ):
+            response = server.http.get(path, headers={"x-forwarded-proto": "https"})
+            assert (response.status_code, response.headers["location"]) == (307, place)
+        models = server.http.get("/llm/v1/models/", follow_redirects=True, **key)
+        assert models.json()["data"][0]["id"] == "fake/model"
+        text = server.http.post("/generate/", json={"text": "[say:on]"}, follow_redirects=True, **key).json()[
+            "text"
+        ]
+        assert text == "on"
+        assert server.http.post("/flush_cache/", follow_redirects=True, **key).status_code == 401
+        for root in ("/", "/llm/"):
+            assert server.http.get(root, **key).json()["name"] == "radixlang"
+
+
 def test_faults_of_ours_are_a_500_without_details(monkeypatch: pytest.MonkeyPatch) -> None:
     with live() as server:
 
@@ -482,31 +600,49 @@ def test_request_ids_are_echoed_or_made(server: Live) -> None:
     assert server.http.get("/health", headers={"x-request-id": "y" * 500}).headers["x-request-id"] != "y" * 500
 
 
-def test_access_log(caplog: pytest.LogCaptureFixture) -> None:
-    # Other tests may have configured the package's logger, which then keeps its lines to itself.
-    logger = logging.getLogger("radixlang.access")
-    logger.addHandler(caplog.handler)
+@contextlib.contextmanager
+def logged(name: str) -> Iterator[Callable[[], list[str]]]:
+    """What the logger `name` writes, line by line and as our processes write it."""
+    stream = io.StringIO()
+    handler, logger = logging.StreamHandler(stream), logging.getLogger(name)
+    handler.setFormatter(LineFormat("server"))
+    logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     try:
+        yield lambda: [line.partition(" server] ")[2] or line for line in stream.getvalue().splitlines()]
+    finally:
+        logger.removeHandler(handler)
+
+
+def test_access_log() -> None:
+    with logged("radixlang.access") as lines:
         with live() as server:
             server.post("/generate", {"text": "[say:abc]"}, headers={"x-request-id": "me"})
             server.events("/v1/completions", {"prompt": "[say:abcd]"})
             server.http.get("/health")
-            server.http.get("/no%0Asuch")
-            server.until(lambda: len([r for r in caplog.records if r.name == "radixlang.access"]) >= 3)
-        lines = list(dict.fromkeys(r.getMessage() for r in caplog.records if r.name == "radixlang.access"))
-        assert lines[0].startswith("POST /generate 200 ")
-        assert " ms 10+4 tokens id=me" in lines[0]
-        assert lines[1].startswith("POST /v1/completions 200 ")
-        assert "11+5 tokens" in lines[1]
-        assert lines[2].startswith("GET /no\\nsuch 404")
-        assert len(lines) == 3
-        caplog.clear()
+            server.http.get("/no%0Asuch%1b[31m%e2%80%ae", headers={"x-forwarded-for": "10.1.2.3"})
+            server.post("/generate", {"text": "[mid]", "stream": True})
+            server.until(lambda: len(lines()) >= 4)
+        first, second, third, fourth = lines()
+        assert re.fullmatch(r"INFO 127\.0\.0\.1 POST /generate 200 \d+\.\d ms 10\+4 tokens id=me", first)
+        assert re.fullmatch(r"INFO 127\.0\.0\.1 POST /v1/completions 200 \S+ ms 11\+5 tokens id=\w{32}", second)
+        assert re.fullmatch(r"INFO 10\.1\.2\.3 GET /no\\nsuch\\x1b\[31m\\u202e 404 \S+ ms id=\w{32}", third)
+        assert re.fullmatch(r"INFO \S+ POST /generate 200 \S+ ms.* failed 500 id=\w{32}", fourth)
         with live(disable_access_log=True) as server:
             server.post("/generate", {"text": "[say:abc]"})
-        assert not [r for r in caplog.records if r.name == "radixlang.access"]
-    finally:
-        logger.removeHandler(caplog.handler)
+        assert len(lines()) == 4
+
+
+def test_errors_are_logged_with_their_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise ValueError("some detail")
+
+    with logged("radixlang.server") as lines, live() as server:
+        monkeypatch.setattr(server.hub, "generate", broken)
+        response = server.post("/generate", {"text": "x"}, headers={"x-request-id": "lost"})
+        assert response.status_code == 500
+        assert lines()[0] == "ERROR /generate failed id=lost"
+        assert lines()[-1] == "ValueError: some detail"
 
 
 def test_root_path_of_a_proxy() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radixlang.errors import RequestError
-from radixlang.text.stop_regex import WINDOW, compile_stop_regex
+from radixlang.text.stop_regex import MAX_STATES, WINDOW, compile_stop_regex, compile_stop_regexes
 from radixlang.text.stops import StopMatcher
 
 REGEXES = [
@@ -162,3 +162,16 @@ def test_expressions_that_are_refused(pattern: str, message: str) -> None:
 def test_no_expression_takes_exponential_time() -> None:
     """A backtracking matcher would not come back from this."""
     assert run(["a" * 400], (), [r"(a+)+b", r"(a|aa)*c", r"a*a*a*a*d"])[1] is None
+
+
+def test_what_repeats_nothing_is_read_at_once() -> None:
+    """Python's parser takes counts of up to four thousand millions, of nothing as well."""
+    assert run(["xa"], (), ["(?:){1000000000}a"]) == ("x", "(?:){1000000000}a")
+    assert run(["xa"], (), ["(?:(){4000000000}){4000000000}a"]) == ("x", "(?:(){4000000000}){4000000000}a")
+
+
+def test_all_expressions_of_a_request_share_one_bound() -> None:
+    patterns = [f"{letter}.{{{MAX_STATES // 8}}}" for letter in "abcdefgh"]
+    compile_stop_regexes(patterns[:7])
+    with pytest.raises(RequestError, match="8 stop_regex patterns are too large together"):
+        compile_stop_regexes(patterns)

@@ -188,7 +188,9 @@ class _Nfa:
         elif kind == "rep":
             _, inner, low, high = tree
             for _ in range(low):
-                start = self._add(inner, start)
+                before, start = start, self._add(inner, start)
+                if start == before:  # nothing is repeated
+                    break
             if high is None:
                 loop = self._node()
                 self.empty[start].append((loop, ""))
@@ -197,7 +199,9 @@ class _Nfa:
             else:
                 for _ in range(high - low):
                     self.empty[start].append((end, ""))
-                    start = self._add(inner, start)
+                    before, start = start, self._add(inner, start)
+                    if start == before:
+                        break
             self.empty[start].append((end, ""))
         elif kind in ("look", "behind"):
             self.empty[start].append((end, self._number_of(tree)))

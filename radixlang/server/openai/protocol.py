@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from radixlang.errors import RequestError
 from radixlang.sampling_params import ADVISED, SamplingParams
 from radixlang.server.fields import (
     Count,
@@ -219,10 +218,7 @@ def sampling_of(hub: Hub, body: CommonBody, max_tokens: int | None) -> SamplingP
         value = getattr(body, name)
         if value is not None:
             raw[renamed.get(name, name)] = value
-    try:
-        sampling = SamplingParams.parse(raw)
-    except OverflowError:
-        raise RequestError("A sampling parameter is too large.") from None
+    sampling = SamplingParams.parse(raw)
     sampling.max_new_tokens = max_tokens
     return sampling
 
