@@ -88,6 +88,8 @@ class SlowCopies:
 class SlowThreads:
     """Like `StorageThreads`, over a dictionary."""
 
+    hanging = False
+
     def __init__(self, host: np.ndarray, kept: dict[bytes, np.ndarray], rng: random.Random) -> None:
         self.host = host
         self.kept = kept

@@ -1,7 +1,7 @@
 """Runs a storage beside the engine's loop: work goes in, and is asked for when it is done. Nothing here raises.
 
-A storage that fails is left alone for a while, so that a dead server or disk costs no request its time. Must not
-know what the pages are for.
+A storage that fails is left alone for a while, and one that hangs until it answers, so that a dead server or disk
+costs no request its time. Must not know what the pages are for.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ log = get_logger(__name__)
 READERS = 4
 REST = 5.0
 """seconds in which a storage that has failed is not asked"""
+HANGING = 5.0
+"""seconds after which a storage that does not come back from one call counts as hanging (a network's disk may)"""
 CLOSING = 60.0
 """seconds that unwritten pages get when the engine ends"""
 
@@ -55,23 +57,49 @@ class StorageThreads:
         self._rest_until = 0.0
         self._lock = threading.Lock()
         self._unwritten = 0
+        self._reading_since: dict[int, float] = {}
+        """by thread: when it began the call that it is in"""
+        self._told_hanging = False
         self.failures = 0
 
     def _buffers(self, slots: Sequence[int]) -> list[memoryview]:
         return [self._array[slot].data for slot in slots]
 
     def find(self, job: Job, keys: Sequence[bytes]) -> None:
-        self._readers.submit(self._run, job, lambda: self.storage.exists(keys))
+        self._readers.submit(self._look, job, lambda: self.storage.exists(keys))
 
     def read(self, job: Job, keys: Sequence[bytes], slots: Sequence[int]) -> None:
         """Into these slots, which are the job's until it is done."""
-        self._readers.submit(self._run, job, lambda: self.storage.read(keys, self._buffers(slots)))
+        self._readers.submit(self._look, job, lambda: self.storage.read(keys, self._buffers(slots)))
 
     def write(self, job: Job, keys: Sequence[bytes], slots: Sequence[int], behind: Sequence[bytes] = ()) -> None:
         """From these slots, which stay as they are until the job is done; see `StorageTier.write`."""
         with self._lock:
             self._unwritten += 1
         self._writer.submit(self._write, job, keys, slots, behind)
+
+    @property
+    def hanging(self) -> bool:
+        """Whoever asked the storage for pages now would wait in vain."""
+        now = time.monotonic()
+        with self._lock:
+            hanging = any(now - since > HANGING for since in self._reading_since.values())
+        if hanging and not self._told_hanging:
+            log.warning(
+                "the %s storage has not answered for %g s and is not asked before it does",
+                self.storage.name,
+                HANGING,
+            )
+        self._told_hanging = hanging
+        return hanging
+
+    def _look(self, job: Job, work: Callable[[], int]) -> None:
+        me = threading.get_ident()
+        with self._lock:
+            self._reading_since[me] = time.monotonic()
+        self._run(job, work)
+        with self._lock:
+            del self._reading_since[me]
 
     def _write(self, job: Job, keys: Sequence[bytes], slots: Sequence[int], behind: Sequence[bytes]) -> None:
         self._run(job, lambda: self.storage.write(keys, self._buffers(slots), behind))

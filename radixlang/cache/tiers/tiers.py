@@ -306,8 +306,8 @@ class Tiers:
 
     def prefetch(self, keys: list[bytes], least: int = 1, behind: Sequence[bytes] = ()) -> Prefetch | None:
         """Look for `keys`, which in their prefix follow those `behind`, in storage as far as host memory lacks
-        them; None when it lacks less than `least`."""
-        if self.threads is None or len(keys) - self.host.find(keys) < least:
+        them; None when it lacks less than `least`, or when storage hangs."""
+        if self.threads is None or len(keys) - self.host.find(keys) < least or self.threads.hanging:
             return None
         prefetch = Prefetch(keys, behind)
         self._prefetches[prefetch] = None

@@ -11,11 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from radixlang.cache.tiers import STORAGES, StorageOptions, disk
+from radixlang.cache.tiers import STORAGES, StorageOptions, Tiers, disk
 from radixlang.cache.tiers.disk import DiskStorage
 from radixlang.cache.tiers.keys import first_key, page_keys
 from radixlang.cache.tiers.slots import HostSlots
@@ -489,6 +490,32 @@ def test_a_storage_that_fails_is_left_alone() -> None:
     threads.write(Job(), KEYS[:1], [0])
     threads.close()
     assert storage.calls == threads.failures == 1
+
+
+def test_a_storage_that_hangs_is_noticed_and_asked_again_when_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("radixlang.cache.tiers.threads.HANGING", 0.05)
+    answers = threading.Event()
+    storage = Broken()
+    storage.exists = lambda keys: answers.wait() and len(keys)  # type: ignore[method-assign]
+    threads = StorageThreads(storage, pages())  # type: ignore[arg-type]
+    copies = SimpleNamespace(finished=list)
+    tiers = Tiers(IDENTITY, 4, 9, 9, copies, threads=threads)  # type: ignore[arg-type]
+    assert not threads.hanging
+    first = tiers.prefetch(KEYS)
+    assert first is not None
+    until = time.monotonic() + 10
+    while not threads.hanging:
+        assert time.monotonic() < until
+        time.sleep(0.005)
+    assert tiers.prefetch([b"other"]) is None
+    assert tiers.prefetch(KEYS) is None, "it would wait for the first"
+    tiers.release(first)
+    answers.set()
+    while not first.done or threads.hanging:
+        assert time.monotonic() < until
+        tiers.poll()
+    assert tiers.prefetch([b"other"]) is not None
+    tiers.close()
 
 
 def test_what_nobody_needs_any_more_is_not_read() -> None:

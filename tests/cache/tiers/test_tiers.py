@@ -30,6 +30,8 @@ class Copies:
 class Threads:
     """Notes what is asked for."""
 
+    hanging = False
+
     def __init__(self) -> None:
         self.asked: list[tuple[str, Any, list[bytes]]] = []
         self.answers: list[Done] = []
