@@ -12,10 +12,10 @@ from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 
 from radixlang.launch import _serve_ring, check_port
 from radixlang.server.app import create_app
+from radixlang.server.connection import http_server
 from tests.server.fakes import FakeEngine, make_hub
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals")
@@ -42,10 +42,13 @@ def test_a_second_signal_ends_every_request_with_a_reason(caplog: pytest.LogCapt
         url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         serving = asyncio.create_task(
             _serve_ring(
-                config, bound, silent_ring(), uvicorn, create_app, lambda *_: hub, None, 0.0, url.set_result
+                config, bound, silent_ring(), http_server, create_app, lambda *_: hub, None, 0.0, url.set_result
             )  # type: ignore[arg-type]
         )
-        async with httpx.AsyncClient(base_url=await url, timeout=10) as client:
+        await asyncio.wait({serving, url}, return_when=asyncio.FIRST_COMPLETED)
+        if not url.done():
+            await serving  # raises why
+        async with httpx.AsyncClient(base_url=url.result(), timeout=10) as client:
             whole = asyncio.create_task(client.post("/generate", json={"text": "[wait]"}))
             body = {"text": "x", "stream": True, "sampling_params": {"max_new_tokens": 900}}
             async with client.stream("POST", "/generate", json=body) as stream:
