@@ -17,9 +17,10 @@ import msgspec
 
 from radixlang.config import Config
 from radixlang.errors import EngineDeadError, RequestError
-from radixlang.launch import LEAVING, InlineRing, ProcessRing, ProgressHook, Ring, RingReader, with_model_files
+from radixlang.launch import with_model_files
 from radixlang.log import configure
 from radixlang.messages import Drain
+from radixlang.ring import LEAVING, InlineRing, ProcessRing, ProgressHook, Ring, RingReader
 from radixlang.sampling_params import SamplingParams
 from radixlang.server.admin import model_facts
 from radixlang.server.fields import PIN_SECONDS

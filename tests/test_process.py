@@ -13,9 +13,9 @@ import pytest
 from radixlang.channel import ZmqReceiver
 from radixlang.config import Config
 from radixlang.errors import ConfigError
-from radixlang.launch import LONGEST_SOCKET, socket_folder
 from radixlang.messages import Ready, ToServer
 from radixlang.process import Start, spawn
+from radixlang.ring import LONGEST_SOCKET, socket_folder
 
 
 def test_a_stage_whose_parent_is_gone_removes_the_sockets_and_leaves(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from radixlang import launch
+from radixlang import ring
 from radixlang.channel import LocalChannel
 from radixlang.config import Config
 from radixlang.errors import ConfigError, EngineDeadError, ModelError
@@ -153,25 +153,25 @@ class Ring:
 
 
 def test_of_several_that_die_the_first_is_named(monkeypatch):
-    monkeypatch.setattr(launch, "LAST_WORDS_WAIT", 0.05)
+    monkeypatch.setattr(ring, "LAST_WORDS_WAIT", 0.05)
     lost, raised = Dead("engine", "", "", follows=True), Dead("engine rank 1", "ValueError: 5", "trace")
-    assert launch.first_cause(Ring(), lost, raised) is raised
-    assert launch.first_cause(Ring(words=[Stopped(), raised]), lost) is raised
-    assert launch.first_cause(Ring("exited"), lost) == "exited"
-    assert launch.first_cause(Ring(killed="killed"), raised, lost) == "killed"
-    assert launch.first_cause(Ring(), lost) is lost  # nobody knows better, and nobody waits for ever
+    assert ring.first_cause(Ring(), lost, raised) is raised
+    assert ring.first_cause(Ring(words=[Stopped(), raised]), lost) is raised
+    assert ring.first_cause(Ring("exited"), lost) == "exited"
+    assert ring.first_cause(Ring(killed="killed"), raised, lost) == "killed"
+    assert ring.first_cause(Ring(), lost) is lost  # nobody knows better, and nobody waits for ever
 
 
 def test_a_rank_that_cannot_start_ends_the_start(tiny, monkeypatch):
     """Its words reach the caller, and the others do not wait for it."""
-    real = launch.spawn
+    real = ring.spawn
 
     def spawn(module, start):
         if start.rank == 1:
             start.config = start.config.replace(model_path=str(tiny / "missing"))
         return real(module, start)
 
-    monkeypatch.setattr(launch, "spawn", spawn)
+    monkeypatch.setattr(ring, "spawn", spawn)
     with pytest.raises(ModelError, match="missing"):
         start(tiny)
 
