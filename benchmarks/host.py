@@ -148,13 +148,13 @@ def admission(arguments: argparse.Namespace) -> None:
 
 def server_main(model: str, flags: list[str]) -> None:
     """The server's process, its engine replaced by one without a model."""
-    from radixlang import launch
+    from radixlang import launch, ring
     from radixlang.config import add_arguments, from_namespace
 
     def other(module: str, start: Start) -> subprocess.Popen[bytes]:
         return spawn("empty_device" if module == "radixlang.engine.worker" else module, start)
 
-    launch.spawn = other
+    ring.spawn = other
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     config = from_namespace(parser.parse_args(["--model-path", model, "--port", "0", *flags]))
