@@ -26,7 +26,7 @@ from radixlang.models import load_model, load_spec
 from radixlang.models.shards import Shards
 from radixlang.models.spec import ModelSpec
 from radixlang.parallel import connect
-from radixlang.plan import FROM_TABLE, RowSetup, StepPlan
+from radixlang.plan import FROM_TABLE, CopyPages, RowSetup, StepPlan
 from radixlang.platforms import find_platform, place_rank
 from radixlang.platforms.cpu import free_host_memory
 from radixlang.registry import Registry
@@ -155,6 +155,8 @@ def build_executor(
             spec.context_length,
         )
     pool = KvPool(spec, pages, page_size, kv_dtype, platform.device)
+    if kind == "cuda" and find_spec("triton"):
+        pool.copy_by_kernel()
     table = RequestTable(running + 1, -(-context // page_size), platform.device)
     executor = DeviceExecutor(model, platform, pool, table, attention, automata)
     host_pages = 0
@@ -261,6 +263,7 @@ def try_out(executor: DeviceExecutor) -> None:
             new_pages=np.array(pages if step == 0 else [], np.int32).reshape(-1, 3),
             setups=(RowSetup(1, RowSampling(), empty, empty),) if step == 0 else (),
             masked=np.zeros(1 if decoder and step == 0 else 0, np.int32),
+            copies=CopyPages(np.zeros(1, np.int32), np.ones(1, np.int32)) if decoder and step == 0 else None,
         )
         ticket = executor.launch(plan)
         executor.sample(ticket, np.full((1, -(-executor.spec.vocab_size // 32)), -1, np.int32))

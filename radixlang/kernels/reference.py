@@ -152,9 +152,10 @@ def gelu_tanh_mul(gate_up: torch.Tensor) -> torch.Tensor:
     return (F.gelu(gate, approximate="tanh") * up).to(gate_up.dtype)
 
 
-def copy_pages(cache: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:
+def copy_pages(caches: list[torch.Tensor], sources: torch.Tensor, targets: torch.Tensor) -> None:
     """Twin of `page_copy.copy_pages`."""
-    cache[targets.long()] = cache[sources.long()]
+    for cache in caches:
+        cache[targets.long()] = cache[sources.long()]
 
 
 def gather_pages(caches: list[torch.Tensor], pages: torch.Tensor, blocks: torch.Tensor) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -48,12 +50,28 @@ class KvPool:
             k[:ready].zero_()
             v[:ready].zero_()
 
+        self._kernel: Callable[[torch.Tensor, torch.Tensor], None] | None = None
+
     @property
     def nbytes(self) -> int:
         return sum(k.nbytes + v.nbytes for k, v in self.layers)
 
+    def copy_by_kernel(self) -> None:
+        """From now on `copy` is one launch of a Triton kernel, and no longer two of torch's for every layer."""
+        if not self.layers or self.layers[0][0][0].nbytes % 4:
+            return
+        from radixlang.kernels.page_blocks import cache_addresses
+        from radixlang.kernels.page_copy import copy_pages
+
+        addresses = cache_addresses([cache for pair in self.layers for cache in pair])
+        self._kernel = partial(copy_pages, addresses, page_bytes=self.layers[0][0][0].nbytes)
+
     def copy(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Copy pages `source[i]` to `target[i]` (int64 ids) in all layers; no page is in both lists."""
+        """Copy pages `source[i]` to `target[i]` (int64 ids) in all layers; no page is in both lists, none twice in
+        `target`."""
+        if self._kernel is not None:
+            self._kernel(source, target)
+            return
         for pair in self.layers:
             for cache in pair:
                 cache[target] = cache[source]

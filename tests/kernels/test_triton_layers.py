@@ -13,6 +13,8 @@ if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
 pytest.importorskip("triton", reason="Triton is not installed, so its kernels cannot run here")
 
 from radixlang.kernels import activation, norm, page_blocks, page_copy, reference, rope_write  # noqa: E402
+from radixlang.memory.kv_pool import KvPool  # noqa: E402
+from tests.memory.test_sizing import spec  # noqa: E402
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
@@ -137,15 +139,29 @@ def test_gated_activations_saturate() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8])
 @pytest.mark.parametrize("page", [1, 16, 37])
 def test_copy_pages(page: int, dtype: torch.dtype) -> None:
-    cache = (randn(9, page, 3, 65) * 50).to(dtype)
-    expected = cache.clone()
-    sources = torch.tensor([1, 1, 8], dtype=torch.int32, device=DEVICE)
-    targets = torch.tensor([2, 7, 3], dtype=torch.int32, device=DEVICE)
-    page_copy.copy_pages(cache, sources, targets)
-    reference.copy_pages(expected, sources, targets)
-    assert torch.equal(cache, expected)
-    with pytest.raises(ValueError, match="dense"):
-        page_copy.copy_pages(cache[:, :, :2], sources, targets)
+    caches = [(randn(9, page, 3, 68, seed=seed) * 50).to(dtype) for seed in range(4)]
+    expected = [cache.clone() for cache in caches]
+    addresses = page_blocks.cache_addresses(caches)
+    for integer in (torch.int32, torch.int64):
+        sources = torch.tensor([1, 1, 8], dtype=integer, device=DEVICE)
+        targets = torch.tensor([2, 7, 3], dtype=integer, device=DEVICE)
+        page_copy.copy_pages(addresses, sources, targets, caches[0][0].nbytes)
+        reference.copy_pages(expected, sources, targets)
+        assert all(torch.equal(a, b) for a, b in zip(caches, expected, strict=True))
+        page_copy.copy_pages(addresses, sources[:0], targets[:0], caches[0][0].nbytes)
+
+
+def test_a_pool_copies_by_kernel() -> None:
+    pool = KvPool(spec(), 5, 2, torch.float16, torch.device(DEVICE))
+    pool.copy_by_kernel()
+    for k, v in pool.layers:
+        for page in range(1, 5):
+            k[page], v[page] = page, -page
+    ids = torch.tensor([[1, 1], [4, 3]], device=DEVICE)
+    pool.copy(*ids)
+    for k, v in pool.layers:
+        assert k[:, 1, 2, 63].tolist() == [0, 1, 2, 1, 1]
+        assert v[:, 0, 0, 0].tolist() == [0, -1, -2, -1, -1]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8])

@@ -271,7 +271,7 @@ def main(backend: str, architecture: str, settings: str) -> None:
             rows=integers(2), next_token=ids, home=integers(2, 2), edits=edits,
         )  # fmt: skip
     apply_bitmask(logits, integers(2), integers(2, 2188))
-    page_copy.copy_pages(cache, integers(1), integers(1))
+    page_copy.copy_pages(page_blocks.cache_addresses([cache]), integers(1), integers(1), cache[0].nbytes)
     blocks = torch.zeros(4, 2 * cache[0].nbytes, dtype=torch.uint8)
     for move in (page_blocks.gather_pages, page_blocks.scatter_pages):
         move(page_blocks.cache_addresses([cache, cache]), integers(1), blocks)
