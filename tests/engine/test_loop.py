@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from radixlang.channel import LocalChannel
 from radixlang.engine import loop as module
 from radixlang.engine.loop import EngineLoop
 from radixlang.errors import EngineDeadError, EngineError
-from radixlang.messages import Control, Drain, Generate, PinWish, Stats, pack_ids
+from radixlang.messages import Control, Drain, Generate, PinWish, Stats, Tokens, pack_ids
 from radixlang.plan import StepPlan, StepResult
 from radixlang.sampling_params import SamplingParams
 from radixlang.scheduler.limits import SchedulerLimits
@@ -106,3 +107,21 @@ def test_a_device_that_dies_behind_a_failed_step_ends_the_engine() -> None:
     inbox.send(Drain())
     with pytest.raises(EngineDeadError, match="the device is gone"):
         loop.run()
+
+
+def test_a_burst_of_requests_is_read_beside_its_first_steps() -> None:
+    limits = replace(LIMITS, num_pages=4000, max_running_requests=400)
+    inbox, outbox, scheduler = LocalChannel(), LocalChannel(), Scheduler(limits)
+    loop = EngineLoop(FakeExecutor(4000, 4, 401, 100), scheduler, inbox, outbox, {})
+    sampling = SamplingParams(max_new_tokens=9, temperature=0.0, ignore_eos=True)
+    inbox.send_all([Generate(f"r{i}", pack_ids([3] * 5), sampling) for i in range(400)])
+    inbox.send(Drain())
+    known = []
+    for _ in range(4):
+        loop.turn()
+        known.append(len(scheduler.rids()))
+    assert known == [32, 160, 288, 400]
+    loop.run()
+    told = [message for message in outbox.receive(0) if isinstance(message, Tokens)]
+    ended = [rid for message in told for rid, finish in zip(message.rids, message.finishes, strict=True) if finish]
+    assert sorted(ended) == sorted(f"r{i}" for i in range(400))
