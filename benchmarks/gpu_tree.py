@@ -1,6 +1,6 @@
 """Tree attention: what it saves where prompts share prefixes, and what it costs where they do not.
 
-    python benchmarks/gpu_tree.py [--sections kernels engine timeline] [--out FILE]
+    python benchmarks/gpu_tree.py [--sections kernels engine timeline] [--page-size 16] [--out FILE]
 
 engine: the Llama-3.1-8B shape with random weights, 256 requests of 128 tokens of their own, 128 tokens out: below
 one prefix of 2,048 tokens, cold and warm; below a system prompt of 1,024 and eight documents of as many; and with
@@ -52,6 +52,15 @@ TILES = (
     (64, 64, 4, 3, 2, 256),
     (64, 64, 4, 2, 3, 256),
     (128, 64, 8, 3, 1, 512),
+)
+#: the same, of tiles that are loaded by descriptor: pages must hold them
+DESCRIBED = (
+    (128, 128, 8, 2, 1, 256),
+    (128, 64, 8, 3, 1, 256),
+    (128, 64, 8, 4, 1, 256),
+    (128, 64, 4, 3, 1, 256),
+    (64, 64, 4, 3, 2, 256),
+    (64, 128, 4, 2, 2, 256),
 )
 
 
@@ -120,10 +129,10 @@ class Workload(Prompts):
         return min(gaps) / (self._sizes.new - few) * 1e3
 
 
-def timeline(model: str, where: Path, device: str) -> list[str]:
+def timeline(model: str, where: Path, device: str, page: int) -> list[str]:
     """Lines of a table: neighbouring steps with as many prompt tokens and rows are one line."""
     sizes = Sizes(device == "cpu")
-    line, work = Timeline(model, where, device=device), Prompts(sizes, MODELS[model]["vocab_size"])
+    line, work = Timeline(model, where, device=device, page_size=page), Prompts(sizes, MODELS[model]["vocab_size"])
     lines = ["| run | steps | prompt tokens | rows that decode | ms: median | least | most | ms in all |"]
     lines.append("|---" * 8 + "|")
     for round in range(3):
@@ -143,12 +152,12 @@ def timeline(model: str, where: Path, device: str) -> list[str]:
     return lines
 
 
-def engine(model: str, where: Path, device: str, more: dict[str, Any]) -> dict[str, tuple[Rows, Rows]]:
+def engine(model: str, where: Path, device: str, page: int) -> dict[str, tuple[Rows, Rows]]:
     """All workloads by both engines → test → (with tree attention, without)."""
     sizes = Sizes(device == "cpu")
     found: list[Rows] = []
     for on in (True, False):
-        bench = Bench(model, where, device=device, disable_tree_attention=not on, **more)
+        bench = Bench(model, where, device=device, disable_tree_attention=not on, page_size=page)
         work, rounds = Workload(bench, sizes), 2 if on else 1
         rows: Rows = {}
         begin = time.perf_counter()
@@ -169,11 +178,11 @@ def engine(model: str, where: Path, device: str, more: dict[str, Any]) -> dict[s
 class Layer:
     """Attention of one layer in a step of 256 rows: caches, a page table, and what is shared."""
 
-    ROWS, HEADS, KV_HEADS, DIM, PAGE = 256, 32, 8, 128, 16
+    ROWS, HEADS, KV_HEADS, DIM = 256, 32, 8, 128
 
-    def __init__(self, shared: int, own: int, groups: int) -> None:
+    def __init__(self, shared: int, own: int, groups: int, page: int) -> None:
         """`groups` share half of `shared` tokens each, all of them the other half; 1: all share all."""
-        page, half = self.PAGE, shared // 2 // self.PAGE
+        self.page, half = page, shared // 2 // page
         each = -(-own // page)
         self.table: Ints = np.zeros((self.ROWS + 1, 2 * half + each), np.int32)
         self.table[1:, :half] = 1 + np.arange(half)
@@ -192,11 +201,11 @@ class Layer:
         self.lengths = torch.from_numpy(self.starts + 1).cuda()
         self.decode = tuning.decode_tile(
             tuning.chip("cuda"), batch=self.ROWS, queries=self.HEADS // self.KV_HEADS, max_length=16384,
-            kv_heads=self.KV_HEADS, head_dim=self.DIM, element_size=2, page_size=self.PAGE,
+            kv_heads=self.KV_HEADS, head_dim=self.DIM, element_size=2, page_size=self.page,
         )  # fmt: skip
 
     def plan(self, tile: tuning.TreeTile) -> TreePlan | None:
-        kv = KvShape(self.HEADS, self.KV_HEADS, self.DIM, 2, self.PAGE)
+        kv = KvShape(self.HEADS, self.KV_HEADS, self.DIM, 2, self.page)
         return PrefixPlanner(tile, kv).plan(self.rows, self.starts, self.table)
 
     def times(self, tile: tuning.TreeTile | None) -> tuple[float, float]:
@@ -225,17 +234,19 @@ class Layer:
         return timed(tree, 20), timed(lambda i: behind(prefixes), 20)
 
 
-def kernels() -> Rows:
+def kernels(page: int) -> Rows:
     """Times of a layer's kernels. The rows' own keys do not fit into the second-level cache, as in a real step."""
     chip = tuning.chip("cuda")
     out: Rows = {}
-    base = tuning.tree_tile(chip, heads=32, kv_heads=8, head_dim=128, element_size=2, page_size=16)
+    base = tuning.tree_tile(chip, heads=32, kv_heads=8, head_dim=128, element_size=2, page_size=page)
     assert base is not None
+    tiles = [(*tile, False) for tile in TILES] + [(*tile, True) for tile in DESCRIBED if page % tile[1] == 0]
     for name, groups in (("one prefix of 2,048", 1), ("two levels of 1,024", 8)):
-        layer = Layer(2048, 192, groups)
+        layer = Layer(2048, 192, groups, page)
         out[f"{name}: without, µs"] = layer.times(None)[1]
-        for block_m, block_n, warps, stages, per_unit, chunk in TILES:
+        for block_m, block_n, warps, stages, per_unit, chunk, tma in tiles:
             sizes = {"block_m": block_m, "block_n": block_n, "warps": warps, "stages": stages, "chunk": chunk}
+            sizes["tma"] = tma
             tile = replace(base, **sizes, programs=per_unit * chip.units)
             try:
                 first, second = layer.times(tile)
@@ -267,19 +278,20 @@ def main() -> None:
     parser.add_argument("--model", default="llama", choices=list(MODELS))
     parser.add_argument("--sections", nargs="+", default=["engine"], choices=["engine", "kernels", "timeline"])
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--page-size", type=int, default=16)
     parser.add_argument("--out", type=Path, help="append the table to this file")
     args = parser.parse_args()
     random.seed(0)
     sections: dict[str, Any] = {}
     if "kernels" in args.sections:
-        sections["kernels"] = kernels()
+        sections["kernels"] = kernels(args.page_size)
         print(table({"kernels": sections["kernels"]}), flush=True)
     with tempfile.TemporaryDirectory() as where:
         if "timeline" in args.sections:
-            sections["timeline"] = timeline(args.model, Path(where), args.device)
+            sections["timeline"] = timeline(args.model, Path(where), args.device, args.page_size)
             free()
         if "engine" in args.sections:
-            sections["engine"] = engine(args.model, Path(where), args.device, {})
+            sections["engine"] = engine(args.model, Path(where), args.device, args.page_size)
     text = f"## {time.strftime('%Y-%m-%d')}: {device_line(args.device)}\n\n`{' '.join(['python', *sys.argv])}`\n\n"
     text += table(sections) + "\n"
     print(text)
