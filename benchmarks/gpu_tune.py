@@ -57,7 +57,7 @@ DECODE_LEFT = ((64, 4, 2), (64, 4, 3), (128, 4, 2), (128, 8, 2))
 #: KV heads a tile, then as above: by descriptor
 DECODE_DESCRIBED = (
     *((4, 64, warps, stages) for warps in (1, 2, 4) for stages in (2, 3, 4)),
-    *((8, 128, warps, stages) for warps in (2, 4) for stages in (2, 3)),
+    *((pack, 128, warps, stages) for pack in (4, 8) for warps in (2, 4) for stages in (2, 3)),
     *((2, 32, warps, stages) for warps in (1, 2) for stages in (3, 4, 5, 6)),
 )
 BYTES = 3 << 29
@@ -275,8 +275,8 @@ class Decode:
             DecodeTile(s, block, warps, stages, projected=False, pack=pack, tma=True)
             for s in splits
             for pack, block, warps, stages in DECODE_DESCRIBED
-            # as many queries as a tile has rows; with more, it would hold fewer heads
-            if self.batch >= 32 and pack * self.heads <= 16 * self.kv_heads
+            # in one page; and no more queries than a tile has rows, or it would hold fewer heads
+            if self.batch >= 32 and self.page % (block // pack) == 0 and pack * self.heads <= 16 * self.kv_heads
         ]
         return described + [
             DecodeTile(s, block, warps, stages, keys_left=left)

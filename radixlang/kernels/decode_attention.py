@@ -257,7 +257,6 @@ def _decode_kernel(
     if TMA:
         whole = tl.maximum(tl.minimum(end, last + 1) // BLOCK_N * BLOCK_N, start)
     for run in tl.static_range(0 if TMA else 1, 2):
-        low = start if run == 0 else whole
         m, l, acc = sweep(
             q,
             m,
@@ -268,7 +267,7 @@ def _decode_kernel(
             page if run == 0 or not TMA else page_ids(table, whole, end, PAGE, BLOCK_N, PACK),
             k_base,
             v_base,
-            low,
+            start if run == 0 else whole,
             whole if run == 0 else end,
             scale,
             cap,
@@ -498,9 +497,9 @@ def _launch(
     tma = tile.tma and not window and page_size % keys == 0
     k_tiles, v_tiles = k_cache, v_cache
     if tma:
-        shape, box = (-1, kv_heads * head_dim), [keys, head_dim]
+        shape, box = [-1, kv_heads * head_dim], [keys, head_dim]
         if pack > 1:
-            shape, box = (-1, kv_heads, head_dim), [keys, pack, head_dim]
+            shape, box = [-1, kv_heads, head_dim], [keys, pack, head_dim]
         k_tiles, v_tiles = (TensorDescriptor.from_tensor(cache.view(shape), box) for cache in (k_cache, v_cache))
     _decode_kernel[(kv_heads // pack, rows.shape[0], splits)](
         q,
