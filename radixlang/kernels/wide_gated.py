@@ -18,7 +18,6 @@ from radixlang.kernels import chain
 from radixlang.kernels.chain import prefetch, release, wait
 from radixlang.kernels.tuning import WideTile, next_power_of_2, upcast_dots
 
-MAX_PIECES = 3
 LINE = tl.constexpr(64)
 """numbers of a 128-byte line"""
 
@@ -26,9 +25,7 @@ LINE = tl.constexpr(64)
 @triton.jit(do_not_specialize=["tokens"])
 def _wide_gated_kernel(
     x_rows,
-    first_piece,
-    second_piece,
-    third_piece,
+    w_pieces,
     w_ptr,
     out_ptr,
     tokens,
@@ -52,8 +49,6 @@ def _wide_gated_kernel(
         for k in range(0, tl.minimum(AHEAD * BLOCK_K, inner), LINE):
             prefetch(places + k, wanted)
     wait(CHAINED)
-    # one by one, for launchers do not take descriptors in a tuple
-    w_pieces = (first_piece, second_piece, third_piece)
     sums = ()
     for i in tl.static_range(len(PIECES)):
         sums += (tl.zeros([BLOCK_M, 2 * PIECES[i]], tl.float32),)  # type: ignore[assignment]
@@ -93,11 +88,9 @@ def wide_gated(x: torch.Tensor, weight: torch.Tensor, *, tile: WideTile) -> torc
         return out
     block_m, block_n = max(64, next_power_of_2(tokens)), sum(tile.pieces)
     halves = weight.view(2, outer, inner)
-    boxes = [TensorDescriptor.from_tensor(halves, [2, piece, tile.block_k]) for piece in tile.pieces]
-    boxes += boxes[:1] * (MAX_PIECES - len(boxes))  # not read
     _wide_gated_kernel[(triton.cdiv(outer, block_n),)](
         TensorDescriptor.from_tensor(x, [block_m, tile.block_k]),
-        *boxes,
+        tuple(TensorDescriptor.from_tensor(halves, [2, piece, tile.block_k]) for piece in tile.pieces),
         weight,
         out,
         tokens,
