@@ -5,10 +5,9 @@
     python benchmarks/gpu_tune.py --sections step [--models qwen] [--batches 1 32] [--variants NAME[=JSON] …]
 
 product: matrix products of few tokens with what stands around them in a decoder (norm, activation, sum), by the
-library and by our kernels, which begin or end norms where they can; gated ones of 65 to 256 tokens by the wide
-kernel too, behind a norm. decode: attention of a decode step, context 1,088. Every candidate runs in a CUDA graph
-that goes through many copies of weights or caches, so that none is in the cache. Both print the best as entries of
-the settings file.
+library and by our kernels, which begin or end norms where they can. decode: attention of a decode step, context
+1,088. Every candidate runs in a CUDA graph that goes through many copies of weights or caches, so that none is in
+the cache. Both print the best as entries of the settings file.
 
 step: whole bare decode steps with parts of the settings replaced, an engine for each variant: one of those in
 gpu_variants.py, or several joined by "+", or a new name and JSON with the settings file's keys. Those of one model
@@ -28,12 +27,12 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_variants import SHAPES, VARIANTS, exactly, named, ungated
+from gpu_variants import SHAPES, VARIANTS, exactly, named
 
 from radixlang.kernels import chain, tuning
 from radixlang.kernels.activation import silu_mul
@@ -41,9 +40,8 @@ from radixlang.kernels.decode_attention import decode_attention, decode_projecte
 from radixlang.kernels.matvec import matvec
 from radixlang.kernels.norm import rms_norm
 from radixlang.kernels.rope_write import rope_write
-from radixlang.kernels.skinny_linear import MAX_TOKENS, BegunNorm, can_begin_norm, skinny_add, skinny_linear
-from radixlang.kernels.tuning import DecodeTile, MatvecTile, SkinnyTile, WideTile
-from radixlang.kernels.wide_gated import wide_gated
+from radixlang.kernels.skinny_linear import BegunNorm, can_begin_norm, skinny_add, skinny_linear
+from radixlang.kernels.tuning import DecodeTile, MatvecTile, SkinnyTile
 
 #: query heads, key/value heads of 128, with norms
 HEADS = {"llama": (32, 8, False), "qwen": (16, 8, True)}
@@ -101,21 +99,10 @@ TILES = (
     (128, 128, 8, 3),
     (128, 128, 8, 4),
 )
-#: of the wide kernel: outputs a program, inputs a step with stages
-WIDE_PIECES = ((64, 32, 16), (64, 32), (64,), (128,))
-WIDE_STEPS = ((32, 4), (32, 6), (64, 3), (64, 4), (128, 2), (128, 3))
-WIDE_AHEAD = (2, 4, 8)
-Tile = SkinnyTile | MatvecTile | WideTile
-
-
-def outputs(tile: Tile) -> int:
-    """Of a program, of each half if gated."""
-    return sum(tile.pieces) if isinstance(tile, WideTile) else tile.block_n
+Tile = SkinnyTile | MatvecTile
 
 
 def skinny_candidates(outer: int, inner: int, gated: bool, tokens: int) -> list[Tile]:
-    if tokens > MAX_TOKENS:
-        return []
     block_m = max(16, 1 << (tokens - 1).bit_length())
     found: list[Tile] = []
     for (block_n, block_k, warps, stages), splits in itertools.product(TILES, (1, 2, 4, 8)):
@@ -139,22 +126,8 @@ def matvec_candidates(outer: int, inner: int, gated: bool, tokens: int) -> list[
     return found
 
 
-def wide_candidates(gated: bool, tokens: int) -> list[Tile]:
-    """What fits into shared memory, with at most 224 sums a thread."""
-    found: list[Tile] = []
-    if not gated or not 64 < tokens <= tuning.MAX_WIDE_TOKENS:
-        return found
-    block_m = tuning.next_power_of_2(tokens)
-    for pieces, (block_k, stages), warps in itertools.product(WIDE_PIECES, WIDE_STEPS, (4, 8)):
-        rows = 2 * sum(pieces)
-        if block_m * rows <= 224 * 32 * warps and stages * block_k * 2 * (block_m + rows) <= 226 << 10:
-            found.append(WideTile(pieces, block_k, warps, stages))
-    return found
-
-
 def candidates(outer: int, inner: int, gated: bool, tokens: int) -> list[Tile]:
-    few = matvec_candidates(outer, inner, gated, tokens) + skinny_candidates(outer, inner, gated, tokens)
-    return few + wide_candidates(gated, tokens)
+    return matvec_candidates(outer, inner, gated, tokens) + skinny_candidates(outer, inner, gated, tokens)
 
 
 class Product:
@@ -183,8 +156,6 @@ class Product:
         return silu_mul(y) if self.gated else y
 
     def ours(self, i: int, tile: Tile) -> torch.Tensor:
-        if isinstance(tile, WideTile):
-            return wide_gated(rms_norm(self.x, self.norm, 1e-6), self.weights[i], tile=tile)
         more: dict[str, Any] = {"activation": "silu" if self.gated else None}
         more["residual"] = self.stream if self.summed else None
         if isinstance(tile, MatvecTile):
@@ -196,9 +167,6 @@ class Product:
         return skinny_linear(x, self.weights[i], eps=1e-6, tile=tile, **more)
 
     def entry(self, tile: Tile) -> str:
-        if isinstance(tile, WideTile):
-            tokens = {"min_tokens": tuning.next_power_of_2(self.tokens) // 2 + 1, "max_tokens": self.tokens}
-            return f"wide: {json.dumps(tokens | ungated(exactly(self.name)) | asdict(tile))}"
         found = {"max_tokens": self.tokens} | exactly(self.name) | {"block_n": tile.block_n, "warps": tile.warps}
         if isinstance(tile, SkinnyTile):
             programs = tile.splits * -(-self.outer // tile.block_n)
@@ -231,7 +199,7 @@ def product(args: argparse.Namespace) -> None:
     jobs: dict[Any, Callable[[], object]] = {}
     for name, tokens in cases:
         for tile in candidates(*SHAPES[name], tokens):
-            small = Product(name, tokens, outer=2 * outputs(tile))
+            small = Product(name, tokens, outer=2 * tile.block_n)
             whole = small.inner if isinstance(tile, MatvecTile) or small.normed else 0
             jobs.setdefault((tile, name.split()[1], whole, tokens), lambda p=small, t=tile: p.ours(0, t))  # type: ignore[misc]
     in_threads(list(jobs.values()))
@@ -242,13 +210,11 @@ def product(args: argparse.Namespace) -> None:
         case = Product(name, tokens)
         library = timed(case.library, case.copies)
         results = timed_all(candidates(*SHAPES[name], tokens), case.ours, case.copies)
-        early: list[Tile] = [replace(tile, early=True) for _, tile in results[:6] if isinstance(tile, SkinnyTile)]
-        wide = [tile for _, tile in results if isinstance(tile, WideTile)][:3]
-        early += [replace(tile, ahead=steps) for tile in wide for steps in WIDE_AHEAD]
+        early = [replace(tile, early=True) for _, tile in results[:6] if isinstance(tile, SkinnyTile)]
         results = sorted(results + timed_all(early, case.ours, case.copies), key=lambda r: r[0])
         floor = case.rows * case.inner * 2 / 4.2e6
         print(f"{name}, {tokens} tokens: floor {floor:.1f}, library {library:.1f} µs")
-        for kind in (MatvecTile, SkinnyTile, WideTile):
+        for kind in (MatvecTile, SkinnyTile):
             for us, tile in [r for r in results if isinstance(r[1], kind)][:3]:
                 print(f"  {us:6.1f} µs  {case.entry(tile)}", flush=True)
         del case

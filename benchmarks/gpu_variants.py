@@ -29,11 +29,6 @@ def exactly(name: str) -> dict[str, int]:
     return {f"{end}_{size}": value for size, value in sizes.items() for end in ("min", "max")}
 
 
-def ungated(bounds: dict[str, int]) -> dict[str, int]:
-    """Bounds of an entry for the kernel that does nothing but gated products."""
-    return {key: value for key, value in bounds.items() if not key.endswith("gated")}
-
-
 def _decode_with(given: dict[str, Any], **flags: int) -> dict[str, Any]:
     return {"decode": [entry | flags for entry in given["decode"]]}
 
@@ -66,13 +61,6 @@ def _matvec(name: str, most: int, block_n: int, warps: int) -> Change:
     return lambda given: {"matvec": [entry, *given["matvec"]]}
 
 
-def _wide(name: str, least: int, most: int, stages: int, ahead: int = 0) -> Change:
-    """One of SHAPES, gated, with so many tokens, by the wide kernel: 112 outputs a program."""
-    bounds = {"min_tokens": least, "max_tokens": most} | ungated(exactly(name))
-    tile = {"pieces": [64, 32, 16], "block_k": 64, "warps": 8, "stages": stages, "ahead": ahead}
-    return lambda given: {"wide": [bounds | tile, *given.get("wide", [])]}
-
-
 VARIANTS: dict[str, Change] = {
     "as-it-is": lambda given: {},
     # a switch of the settings file each, the other way than it is shipped
@@ -95,11 +83,6 @@ VARIANTS: dict[str, Change] = {
     # as many programs, no parts to join
     "qwen-qkv": _skinny("qwen qkv", 3, 32, 32, 256, 5, 1),
     "qwen-gate_up": _skinny("qwen gate_up", 3, 32, 32, 128, 6, 1),
-    # gated products of many rows in one round of 128 programs, the activation in them
-    "wide-256": _wide("llama gate_up", 129, 256, 3),
-    "wide-256-ahead": _wide("llama gate_up", 129, 256, 3, ahead=4),
-    "wide-128": _wide("llama gate_up", 65, 128, 4),
-    "wide-128-ahead": _wide("llama gate_up", 65, 128, 4, ahead=4),
 }
 
 

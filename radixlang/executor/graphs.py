@@ -34,9 +34,9 @@ from radixlang.forward import ForwardBatch, ForwardContext, KvLayers, forwarding
 from radixlang.kernels.ahead import compiled_ahead
 from radixlang.kernels.bitmask import apply_bitmask
 from radixlang.kernels.mailbox import deliver, fetch
+from radixlang.kernels.skinny_linear import MAX_TOKENS
 from radixlang.kernels.step_inputs import packed_size, sections, step_inputs
 from radixlang.kernels.tree_work import TreeWork, tree_sections
-from radixlang.kernels.tuning import MAX_WIDE_TOKENS
 from radixlang.memory.kv_pool import KvPool
 from radixlang.memory.request_table import RequestTable
 from radixlang.models import Model
@@ -159,9 +159,7 @@ class StepGraphs:
         self._record_draw = draws or record
         shapes = sorted(self._decodes + self._trees + self._prompts, reverse=True)
         # Compiles what is not compiled yet; prompt steps beyond the kernels for few tokens are all alike.
-        unlike = [
-            shape for shape in shapes if shape.decodes or shape.tokens <= MAX_WIDE_TOKENS or shape == shapes[0]
-        ]
+        unlike = [shape for shape in shapes if shape.decodes or shape.tokens <= MAX_TOKENS or shape == shapes[0]]
         compiled_ahead(self._packed.device, lambda: self._try_out(unlike))
         for done, shape in enumerate(shapes):
             self._replays[shape] = record(partial(self._step, shape))

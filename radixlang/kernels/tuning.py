@@ -29,8 +29,6 @@ MAX_DECODE_ROWS = 64
 TREE_CHUNK, TREE_SWEEP_COST, TREE_LEAST_MIB = 256, 2, 32
 #: limits of the kernel that holds rows of the weight in registers
 MAX_MATVEC_TOKENS, MAX_MATVEC_INNER = 8, 16384
-#: most tokens of the wide gated product: the rows of a descriptor's box
-MAX_WIDE_TOKENS = 256
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ class Chip:
 
     units: int
     shared_bytes: int
-    table: dict[str, list[dict[str, Any]]]
+    table: dict[str, list[dict[str, int]]]
 
 
 @dataclass(frozen=True)
@@ -122,21 +120,6 @@ class MatvecTile:
     warps: int
 
 
-@dataclass(frozen=True)
-class WideTile:
-    """A program multiplies all tokens with the rows of `pieces` (powers of two from 16 on, the largest first) in
-    each half of the weight, in steps of `block_k`.
-
-    `ahead`: the weights of so many steps are asked for while the kernel before still runs.
-    """
-
-    pieces: tuple[int, ...]
-    block_k: int
-    warps: int
-    stages: int
-    ahead: int = 0
-
-
 def interpreted() -> bool:
     """True when Triton kernels run in its CPU interpreter."""
     return os.environ.get("TRITON_INTERPRET", "0") == "1"
@@ -173,7 +156,7 @@ def measured(name: str) -> dict[str, Any]:
     return json.loads(path.read_text()) if path.exists() else {}
 
 
-def _entry(chip: Chip, kernel: str, default: dict[str, Any], **at: int) -> dict[str, Any]:
+def _entry(chip: Chip, kernel: str, default: dict[str, int], **at: int) -> dict[str, int]:
     """The first entry of the table whose every `max_x` is at least `at[x]`, and `min_x` at most."""
     for entry in chip.table.get(kernel, []):
         if all(
@@ -296,13 +279,3 @@ def matvec_tile(chip: Chip, *, tokens: int, outer: int, inner: int, gated: bool)
         return None
     entry = _entry(chip, "matvec", {}, tokens=tokens, outer=outer, inner=inner, gated=int(gated))
     return MatvecTile(entry["block_n"], entry["warps"]) if entry.get("block_n") else None
-
-
-def wide_tile(chip: Chip, *, tokens: int, outer: int, inner: int) -> WideTile | None:
-    """Settings of a gated product (SiLU, no bias) with a weight whose halves are `outer` × `inner`; None where the
-    table has none, and where a descriptor cannot read the rows."""
-    entry = _entry(chip, "wide", {}, tokens=tokens, outer=outer, inner=inner)
-    if tokens > MAX_WIDE_TOKENS or inner % 8 or not entry.get("pieces"):
-        return None
-    tile = (entry["block_k"], entry["warps"], entry["stages"], entry.get("ahead", 0))
-    return WideTile(tuple(entry["pieces"]), *tile)

@@ -2,7 +2,7 @@
 
 Products of few tokens take the activation or sum that follows into the kernel, and the norm before: those of very
 few tokens do it themselves, the others end what the product before them has begun. Larger ones go to the library,
-with the sum into the stream; of these a gated one may have a kernel too.
+with the sum into the stream.
 """
 
 from __future__ import annotations
@@ -16,18 +16,7 @@ from radixlang.kernels.matvec import matvec
 from radixlang.kernels.norm import add_rms_norm, rms_norm
 from radixlang.kernels.rope_write import rope_write, rotary_angles
 from radixlang.kernels.skinny_linear import MAX_TOKENS, BegunNorm, can_begin_norm, skinny_add, skinny_linear
-from radixlang.kernels.tuning import (
-    MAX_WIDE_TOKENS,
-    Chip,
-    MatvecTile,
-    SkinnyTile,
-    WideTile,
-    chip,
-    matvec_tile,
-    skinny_tile,
-    wide_tile,
-)
-from radixlang.kernels.wide_gated import wide_gated
+from radixlang.kernels.tuning import MatvecTile, SkinnyTile, chip, matvec_tile, skinny_tile
 from radixlang.layers.attention import Attention
 from radixlang.layers.ops import NormBehind, Steps, TorchOps
 from radixlang.quant import Linear
@@ -36,7 +25,7 @@ from radixlang.quant.unquantized import DenseLinear
 if TYPE_CHECKING:
     from radixlang.forward import ForwardContext
 
-Tile = MatvecTile | SkinnyTile | WideTile | None
+Tile = MatvecTile | SkinnyTile | None
 """the kernel of ours that multiplies, None for the library"""
 Pending = torch.Tensor | BegunNorm | None
 """what `linear_add` leaves to the next norm: to add a part's output, to end what was begun, or all of it"""
@@ -54,7 +43,7 @@ class TritonOps(Steps):
 
     def __init__(self) -> None:
         self._torch = TorchOps()
-        self._tiles: dict[tuple[int, int, int, str | None, bool], Tile] = {}
+        self._tiles: dict[tuple[int, int, int, bool], Tile] = {}
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         return rms_norm(x, weight, eps)
@@ -177,25 +166,17 @@ class TritonOps(Steps):
     def _tile(self, x: torch.Tensor, linear: Linear, activation: str | None = None) -> Tile:
         """Who shall multiply, and how; `activation`: with a gated one behind."""
         tokens = x.shape[0]
-        if not 0 < tokens <= MAX_WIDE_TOKENS or x.dtype == torch.float32 or not isinstance(linear, DenseLinear):
+        if not 0 < tokens <= MAX_TOKENS or x.dtype == torch.float32 or not isinstance(linear, DenseLinear):
             return None
         if activation == "gelu":  # no kernel has it
             return None
-        (outer, inner), biased = linear.weight.shape, linear.bias is not None
-        key = (tokens, outer, inner, activation, biased)
+        (outer, inner), gated = linear.weight.shape, activation is not None
+        key = (tokens, outer, inner, gated)
         if key not in self._tiles:
-            self._tiles[key] = _chosen(chip(x.device), *key)
+            sizes = {"tokens": tokens, "outer": outer // 2 if gated else outer, "inner": inner}
+            few = matvec_tile(chip(x.device), **sizes, gated=gated)
+            self._tiles[key] = few or skinny_tile(chip(x.device), **sizes, gated=gated)
         return self._tiles[key]
-
-
-def _chosen(chip: Chip, tokens: int, outer: int, inner: int, activation: str | None, biased: bool) -> Tile:
-    """By the chip's table; `outer` counts both halves of a gated product."""
-    gated = activation is not None
-    sizes = {"tokens": tokens, "outer": outer // 2 if gated else outer, "inner": inner}
-    wide = wide_tile(chip, **sizes) if activation == "silu" and not biased else None
-    if wide is not None or tokens > MAX_TOKENS:
-        return wide
-    return matvec_tile(chip, **sizes, gated=gated) or skinny_tile(chip, **sizes, gated=gated)
 
 
 def _product(x: torch.Tensor | BegunNorm, linear: Linear, tile: Tile, **more: Any) -> torch.Tensor:
@@ -207,6 +188,4 @@ def _product(x: torch.Tensor | BegunNorm, linear: Linear, tile: Tile, **more: An
     if tile is None:
         return linear(x)
     assert isinstance(linear, DenseLinear)
-    if isinstance(tile, WideTile):
-        return wide_gated(x, linear.weight, tile=tile)
     return matvec(x, linear.weight, linear.bias, tile=tile, **more)

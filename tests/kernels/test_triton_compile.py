@@ -40,7 +40,6 @@ KERNELS = {
     "_exact_attention_kernel",
     "_fold_kernel",
     "_log_sum_exp_kernel",
-    "_wide_gated_kernel",
 }
 
 
@@ -75,7 +74,6 @@ def test_compiles(backend: str, architecture: str, settings: str, shared: int, t
             "_tree_kernel",
             "_extend_kernel",
             "_skinny_kernel",
-            "_wide_gated_kernel",
         ):
             assert report["tensor_cores"], report
         if architecture == "90" and report["kernel"].startswith("_exact"):

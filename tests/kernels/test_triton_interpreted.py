@@ -33,7 +33,6 @@ FILES = [
     "kernels/test_triton_sampling.py",
     "kernels/test_triton_skinny.py",
     "kernels/test_triton_tree.py",
-    "kernels/test_triton_wide.py",
     "kernels/test_triton_exact.py",
     "layers/test_triton_ops.py",
     "attention/test_triton_backend.py",

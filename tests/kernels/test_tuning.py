@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from radixlang.kernels import tuning
-from radixlang.kernels.tuning import Chip, WideTile, matvec_tile, measured, skinny_tile, wide_tile
+from radixlang.kernels.tuning import Chip, matvec_tile, measured, skinny_tile
 
 FILES = sorted((Path(tuning.__file__).parent / "settings").glob("*.json"))
 PRODUCT = {"tokens", "outer", "inner", "gated"}
@@ -21,7 +21,6 @@ READ = {
     ),
     "matvec": (PRODUCT, {"block_n", "warps"}),
     "skinny": (PRODUCT, {"block_n", "block_k", "warps", "stages", "programs", "early", "begin_norm"}),
-    "wide": ({"tokens", "outer", "inner"}, {"pieces", "block_k", "warps", "stages", "ahead"}),
 }
 
 
@@ -74,25 +73,3 @@ def test_very_few_tokens_on_an_h200(sizes: tuple[int, int, bool], rows: int | No
     assert (tile and tile.block_n) == rows
     assert skinny_tile(chip, tokens=tokens, **of), "it must multiply more tokens"  # type: ignore[arg-type]
     assert matvec_tile(chip, tokens=3, **of) is None  # type: ignore[arg-type]
-
-
-def test_a_wide_gated_product_is_for_the_sizes_of_its_table() -> None:
-    wide = {"pieces": [64, 32, 16], "block_k": 64, "warps": 8, "stages": 3}
-    entries = [
-        {"max_tokens": 96, "min_outer": 512, "pieces": []},
-        {"min_tokens": 65, "max_tokens": 256, "min_outer": 256, "max_inner": 512, "ahead": 4} | wide,
-        {"min_tokens": 65, "max_inner": 512} | wide,
-    ]
-    chip = Chip(132, 1 << 16, {"wide": entries})
-
-    def tile(tokens: int, outer: int, inner: int) -> WideTile | None:
-        return wide_tile(chip, tokens=tokens, outer=outer, inner=inner)
-
-    assert tile(97, 512, 512) == WideTile((64, 32, 16), 64, 8, 3, ahead=4)
-    assert tile(256, 128, 512) == WideTile((64, 32, 16), 64, 8, 3)
-    assert tile(96, 512, 512) is None
-    assert tile(64, 256, 512) is None
-    assert tile(256, 256, 520) is None
-    assert tile(256, 256, 500) is None, "rows that a descriptor cannot read"
-    assert tile(257, 128, 512) is None, "rows that do not fit a box"
-    assert wide_tile(Chip(132, 1 << 16, {}), tokens=256, outer=128, inner=512) is None

@@ -43,7 +43,6 @@ from radixlang.kernels.skinny_linear import skinny_add, skinny_linear
 from radixlang.kernels.step_inputs import packed_size, step_inputs
 from radixlang.kernels.tree_attention import tree_attention
 from radixlang.kernels.tree_work import TreeWork, tree_sections, tree_size
-from radixlang.kernels.wide_gated import wide_gated
 
 BF16 = torch.bfloat16
 
@@ -239,10 +238,6 @@ def main(backend: str, architecture: str, settings: str) -> None:
     small = tuning.MatvecTile(8, 4)
     matvec(x[:1], torch.zeros((96, 4096), dtype=BF16), norm=weight, activation="silu", tile=small)
     matvec(wide[:7], torch.zeros((96, 100), dtype=BF16), weight[:96], residual=stream[:7], tile=small)
-    gates = torch.zeros((2 * 14336, 4096), dtype=BF16)
-    for tokens, pieces in ((200, (64, 32, 16)), (100, (32,))) if table else ((50, (32, 16)),):
-        some = torch.zeros((tokens, 4096), dtype=BF16)
-        wide_gated(some, gates, tile=tuning.WideTile(pieces, 64, 8, stages - 1, ahead=2))
     for tokens in (1, 100, 700):
         exact_linear(torch.zeros((tokens, 4096), dtype=BF16), torch.zeros((4096, 4096), dtype=BF16), chip=chip)
         gated = torch.zeros((8192, 1024), dtype=BF16)

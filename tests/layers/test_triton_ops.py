@@ -123,40 +123,6 @@ def test_neighbours_need_not_be_alike(
         assert error(got, want) < BOUND
 
 
-WIDE = {"min_tokens": 65, "pieces": [64, 32, 16], "block_k": 32, "warps": 8, "stages": 2}
-
-
-@pytest.mark.parametrize(
-    ("tokens", "activation", "bias", "wide"),
-    [
-        (64, "silu", False, False),
-        (65, "silu", False, True),
-        (130, "silu", False, True),
-        (257, "silu", False, False),
-        (65, "silu", True, False),
-        (65, "gelu_tanh", False, False),
-        (65, "gelu", False, False),
-    ],
-)
-def test_a_gated_product_of_some_hundred_tokens(
-    use: Callable[..., TritonOps],
-    monkeypatch: pytest.MonkeyPatch,
-    tokens: int,
-    activation: str,
-    bias: bool,
-    wide: bool,
-) -> None:
-    """With SiLU and no bias by a kernel of its own, before which no norm is begun."""
-    ops, called = use(wide=[WIDE], skinny=[SKINNY | {"max_tokens": 128}]), []
-    kernel = triton_ops.wide_gated
-    monkeypatch.setattr(triton_ops, "wide_gated", lambda *a, **k: called.append(0) or kernel(*a, **k))  # type: ignore[func-returns-value]
-    made, begun = a_part(ops, activation, bias, tokens)
-    assert len(called) == wide
-    assert begun[0] == (tokens <= 128 and not wide and activation != "gelu")
-    for got, want in zip(made, a_part(TorchOps(), activation, bias, tokens)[0], strict=True):
-        assert error(got, want) < BOUND
-
-
 def test_only_bfloat16_has_the_range_to_divide_last(use: Callable[..., TritonOps]) -> None:
     """A stream of 2,000 with norm weights of 60 is beyond float16 before it is divided."""
     ops = use(skinny=[SKINNY])
