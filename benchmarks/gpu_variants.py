@@ -67,7 +67,6 @@ VARIANTS: dict[str, Change] = {
     "norms-apart": lambda given: {"skinny": [entry | {"begin_norm": 0} for entry in given["skinny"]]},
     "no-matvec": lambda given: {"matvec": []},
     "unfused": lambda given: _decode_with(given, projected=0),
-    "projected": lambda given: _decode_with(given, projected=1),
     "prefetch": lambda given: _decode_with(given, prefetch=1),
     "evict-first": lambda given: _decode_with(given, evict_first=1),
     "early": _early,

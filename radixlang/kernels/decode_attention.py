@@ -1,10 +1,10 @@
 """Attention of few queries a row over a long paged cache: decoding and verification.
 
-A program takes one row, one KV head (or some neighbours) with all the query heads that share it, and one split of
-the row's keys. Splits are joined by their log-sum-exp: a few by the last program to arrive, many by a second kernel.
-In a decode step the kernel can begin at the projection: every program prepares its own queries, and the one whose
-split holds the newest position prepares the new keys, uses them, and writes them to the cache with their values. Or
-it goes on from what `tree_attention` has made of the beginnings that rows share. Must not know requests.
+A program takes one row, one KV head with all the query heads that share it, and one split of the row's keys.
+Splits are joined by their log-sum-exp: a few by the last program to arrive, many by a second kernel. In a decode
+step the kernel can begin at the projection: every program prepares its own queries, and the one whose split holds
+the newest position prepares the new key, uses it, and writes it to the cache with its value. Or it goes on from
+what `tree_attention` has made of the beginnings that rows share. Must not know requests.
 """
 
 from __future__ import annotations
@@ -219,28 +219,25 @@ def _decode_kernel(
         q = turned(row + head * q_head, used, q_weight_ptr, cos, sin, eps, D, BLOCK_D, HALF, RUN, NORM)
         q = q.to(q_ptr.dtype.element_ty)
         if newest:
+            one = tl.arange(0, 1)
+            k_new = turned(
+                row + (heads + kv_head + one) * q_head,
+                one == 0,
+                k_weight_ptr, cos, sin, eps, D, BLOCK_D, HALF, RUN, NORM,
+            )  # fmt: skip
+            v_new = tl.load(row + (heads + kv_heads + kv_head) * q_head + d, mask=d < D, other=0.0)
+            # what is used is what later steps will read
+            k_new = k_new.to(k_ptr.dtype.element_ty)
+            v_new = v_new.to(v_ptr.dtype.element_ty)
             slot = tl.load(slots_ptr + b).to(tl.int64)
             k_goal = k_base + slot // PAGE * k_page + slot % PAGE * k_slot
             v_goal = v_base + slot // PAGE * v_page + slot % PAGE * v_slot
-            one = tl.arange(0, 1)
-            product = tl.zeros([BLOCK_M], tl.float32)
-            for of_tile in tl.static_range(PACK):
-                k_new = turned(
-                    row + (heads + kv_head + of_tile + one) * q_head,
-                    one == 0,
-                    k_weight_ptr, cos, sin, eps, D, BLOCK_D, HALF, RUN, NORM,
-                )  # fmt: skip
-                v_new = tl.load(row + (heads + kv_heads + kv_head + of_tile) * q_head + d, mask=d < D, other=0.0)
-                # what is used is what later steps will read
-                k_new = k_new.to(k_ptr.dtype.element_ty)
-                v_new = v_new.to(v_ptr.dtype.element_ty)
-                tl.store(k_goal + of_tile * k_head + d[None, :], k_new, mask=(d < D)[None, :])
-                tl.store(v_goal + of_tile * v_head + d, v_new, mask=d < D)
-                mine = lane // GROUP % PACK == of_tile
-                product = tl.where(mine, tl.sum(q.to(tl.float32) * k_new.to(tl.float32), 1), product)
-                acc = tl.where(mine[:, None], v_new.to(tl.float32)[None, :], acc)
+            tl.store(k_goal + d[None, :], k_new, mask=(d < D)[None, :])
+            tl.store(v_goal + d, v_new, mask=d < D)
+            product = tl.sum(q.to(tl.float32) * k_new.to(tl.float32), 1)
             m = bounded(product, scale, cap, SOFTCAP)
             l = tl.full([BLOCK_M], 1.0, tl.float32)
+            acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32) + v_new.to(tl.float32)[None, :]
     else:
         q = tl.load(q_ptr + token[:, None] * q_token + head[:, None] * q_head + d[None, :], mask=there, other=0.0)
     if TREE:
@@ -481,7 +478,8 @@ def _launch(
     cos, sin = (q, q) if new is None or new.angles is None else new.angles
     half = 0 if new is None or new.angles is None else cos.shape[1]
     normed = new is not None and new.q_weight is not None
-    pack = _pack(tile.pack, max_query * group, kv_heads, block_m)
+    # a projected step prepares one new key a program
+    pack = 1 if new else _pack(tile.pack, max_query * group, kv_heads, block_m)
     keys = tile.block // pack
     _decode_kernel[(kv_heads // pack, rows.shape[0], splits)](
         q,

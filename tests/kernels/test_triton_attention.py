@@ -172,7 +172,6 @@ def check_projected(
     normed: bool = False,
     splits: int = 1,
     block: int = 16,
-    pack: int = 1,
     keys_left: bool = False,
     dtype: torch.dtype = torch.float32,
     **options: Any,
@@ -207,7 +206,7 @@ def check_projected(
     expected = reference.paged_attention(
         turned, *expected_caches, table, rows, inputs["query_starts"], counts, scale=scale, **options
     )
-    tile = DecodeTile(splits=splits, block=block, warps=4, stages=2, pack=pack, keys_left=keys_left)
+    tile = DecodeTile(splits=splits, block=block, warps=4, stages=2, keys_left=keys_left)
     out = decode_projected(
         qkv, *caches, table, rows, slots, counts, heads=heads, angles=angles,
         q_weight=weights[0], k_weight=weights[1], eps=1e-5, scale=scale, tile=tile, **options,
@@ -247,17 +246,6 @@ def test_projected_heads_and_rotations(heads: int, kv_heads: int, dim: int, rota
 def test_projected_keys_as_left_operands(splits: int) -> None:
     check_projected([1, 64, 65, 150, 0], heads=6, normed=True, splits=splits, block=64, keys_left=True)
     check_projected([3, 40, 175], page=8, splits=splits, block=64, keys_left=True, window=33)
-
-
-@pytest.mark.parametrize(("pack", "kv_heads", "group"), [(2, 2, 1), (2, 4, 3), (4, 4, 4), (8, 8, 2), (4, 6, 2)])
-def test_projected_heads_packed(pack: int, kv_heads: int, group: int) -> None:
-    """Programs of several heads; of six, four do not divide."""
-    sizes: dict[str, Any] = {"heads": kv_heads * group, "kv_heads": kv_heads, "pack": pack, "block": 16 * pack}
-    lengths = [1, 16, 17, 37, 129, 0, 128, 0]
-    check_projected(lengths, normed=True, **sizes)
-    check_projected(lengths, page=7, splits=2, rotary=0, **sizes)
-    sinks = torch.linspace(-3.0, 4.0, kv_heads * group).to(DEVICE)
-    check_projected(lengths, splits=4, softcap=5.0, sinks=sinks, window=20, **sizes)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -196,7 +196,6 @@ def main(backend: str, architecture: str, settings: str) -> None:
     projected(16, 8, 128, 16, 64, tuning.DecodeTile(1, 32, 2, 2))
     projected(7, 1, 96, 7, 10, tuning.DecodeTile(4, 16, 4, 2, prefetch=True, evict_first=True))
     projected(4, 4, 64, 128, 0, tuning.DecodeTile(2, 64, 4, 2, prefetch=True))
-    projected(32, 8, 128, 16, 64, tuning.DecodeTile(1, 32, 2, 3, pack=2, chained=False))
     if table:  # a tile that only a measured chip has
         projected(16, 8, 128, 16, 128, tuning.DecodeTile(2, 64, 4, 3, keys_left=True))
     tree(chip, 32, 8, 128, 16, 1)
