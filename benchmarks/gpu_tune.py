@@ -294,9 +294,10 @@ def decode(args: argparse.Namespace) -> None:
         hints = [{"prefetch": True}, {"evict_first": True}, {"prefetch": True, "evict_first": True}]
         variants = [replace(best, **hint) for hint in hints] + [replace(best, projected=False)]
         variants += [
-            DecodeTile(best.splits, block, warps, stages, projected=False, pack=pack)
-            for pack in (2, 4, 8)
+            DecodeTile(best.splits, block, warps, stages, projected=False, pack=pack, chained=chained)
+            for pack in (2, 4)
             for block, warps, stages in DECODE_PACKED
+            for chained in (False, True)
         ]
         results = sorted(results + timed_all(variants, case, case.copies), key=lambda r: r[0])
         print(f"{model}, page {page}, batch {batch}")
