@@ -119,7 +119,7 @@ class EngineLoop:
         quiet = self._quiet
         self._received += self.receiver.receive(IDLE_WAIT if quiet else 0)
         vain = quiet and not self._received
-        most = FIRST_MESSAGES if self._running is None else MORE_MESSAGES
+        most = FIRST_MESSAGES if quiet else MORE_MESSAGES
         for _ in range(min(len(self._received), most)):
             message = self._received.popleft()
             self._handlers[type(message)](message)
