@@ -53,8 +53,8 @@ log = get_logger(__name__)
 LARGE_TEXT = 4096
 #: characters from which a text may be refused by its length alone
 HUGE_TEXT = 1 << 20
-#: prompts of a batch between two looks at other requests
-YIELD_EVERY = 32
+#: prompts of a batch between two looks at other requests, and such as are sent together
+GROUP = 32
 #: ids of health probes start with this
 PROBE_PREFIX = "HEALTH_CHECK_"
 #: given-up ids that are remembered, so that their late messages do not reach a new bearer
@@ -154,12 +154,11 @@ class Hub:
             raise RequestError("The batch is empty.")
         for request in batch:
             self.limits.check_kind(request.embed)
-        prompts = []
+        fitted = []
         for i, request in enumerate(batch):
-            if i % YIELD_EVERY == YIELD_EVERY - 1:
+            if i % GROUP == GROUP - 1:
                 await asyncio.sleep(0)  # a long list must not keep the others waiting
-            prompts.append(token_array(await self.prompt_ids(request)))
-        fitted = [self.limits.fit(*pair) for pair in zip(batch, prompts, strict=True)]
+            fitted.append(self.limits.fit(request, token_array(await self.prompt_ids(request))))
         # Waiting for the tokenizer let others run: look again before anything is sent.
         self.check_open()
         names = self._names(batch, rid)
@@ -171,9 +170,11 @@ class Hub:
         self._register(sequences, rid, batch)
         stream.sequences = sequences
         stream.unfinished = len(sequences)
-        packed = [pack_ids(ids) for ids, _ in fitted]
         try:
-            self._send_all([_message(s, packed[s.prompt_index], self._eos_ids) for s in sequences])
+            # In groups: the engine works on the first while the next are packed.
+            for begin in range(0, len(sequences), GROUP):
+                group = sequences[begin : begin + GROUP]
+                self._send_all([_message(s, pack_ids(s.prompt_ids), self._eos_ids) for s in group])
         except (TypeError, ValueError, OverflowError) as error:
             self._close(stream)
             raise RequestError(f"The request holds a value that cannot be passed on: {error}.") from None

@@ -259,6 +259,31 @@ def test_values_that_do_not_fit_in_a_message_are_refused() -> None:
     run(main())
 
 
+def test_a_long_batch_is_sent_in_groups_and_given_up_whole() -> None:
+    async def main() -> None:
+        hub, engine = silent_hub()
+        groups = []
+
+        def send_all(messages: list[Any]) -> None:
+            if any(message.namespace == "wrong" for message in messages):
+                raise ValueError("surrogates")
+            groups.append([message.rid for message in messages])
+
+        hub._send_all = send_all
+        batch = [ask("x") for _ in range(70)]
+        await hub.generate(batch, "b").open()
+        assert [len(group) for group in groups] == [32, 32, 6]
+        assert sum(groups, []) == [f"b_{i}" for i in range(70)]
+        groups.clear()
+        batch[40].namespace = "wrong"
+        with pytest.raises(RequestError, match="passed on"):
+            await hub.generate(batch, "c").open()
+        assert {message.rid for message in engine.sent} >= set(groups[0])
+        assert hub.running == 70
+
+    run(main())
+
+
 def test_large_texts_are_tokenized_off_the_loop() -> None:
     async def main() -> None:
         hub, _, _ = make_hub(info={"context_length": 100_000, "max_total_num_tokens": 100_000})
