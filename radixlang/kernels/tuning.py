@@ -201,8 +201,8 @@ def decode_tile(
     splits = min(1 << (wanted.bit_length() - 1), next_power_of_2(tiles), MAX_SPLITS)
     warps = max(entry["warps"], 4) if queries > 16 else entry["warps"]
     flags = {name: bool(entry[name]) for name in DECODE_FLAGS if name in entry}
-    # Others do not go to the tensor cores as they lie in shared memory.
-    flags["keys_left"] = flags.get("keys_left", False) and element_size == 2
+    # Others do not go to the tensor cores as they lie in shared memory; of many queries, weights need room there.
+    flags["keys_left"] = flags.get("keys_left", False) and element_size == 2 and queries <= 32
     return DecodeTile(splits, block, warps, stages, pack=entry.get("pack", 1), **flags)
 
 
@@ -225,8 +225,9 @@ def _query_tile(entry: dict[str, int], chip: Chip, head_dim: int, element_size: 
         block_m //= 2
     query_bytes = block_m * width * element_size
     block_n, stages = _fit(wanted_n, entry["stages"], head_dim, element_size, chip.shared_bytes - query_bytes)
-    # A descriptor reads boxes of powers of two; elements of half precision are all that was measured.
-    tma = bool(entry.get("tma")) and element_size == 2 and width == head_dim and page_size % block_n == 0
+    # A descriptor reads boxes of powers of two, as wide as a product (16 and more); elements of half precision are
+    # all that was measured.
+    tma = bool(entry.get("tma")) and element_size == 2 and width == head_dim >= 16 and page_size % block_n == 0
     return ExtendTile(block_m, block_n, entry["warps"], stages, tma)
 
 
