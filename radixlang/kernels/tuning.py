@@ -190,11 +190,17 @@ def decode_tile(
 ) -> DecodeTile:
     """Settings of a decode step of `batch` rows, none longer than `max_length` tokens.
 
-    `queries` is the largest number of (query, head) pairs of a row that share a KV head.
+    `queries` is the number of (query, head) pairs of a row that share a KV head; `MAX_DECODE_ROWS` where rows have
+    several queries, for which all steps share one kernel.
     Splits are a power of two, enough to fill the chip and no more than there are tiles to read.
     """
     entry = _entry(chip, "decode", {"block": 64, "warps": 4, "stages": 2}, batch=batch, page=page_size)
-    block, stages = _fit(entry["block"], entry["stages"], head_dim, element_size, chip.shared_bytes)
+    wanted_block, room = entry["block"], chip.shared_bytes
+    if element_size == 4 and queries > 16:
+        # as in `_query_tile`; without tensor cores, the queries are read from shared memory as well
+        wanted_block = min(wanted_block, 32)
+        room -= next_power_of_2(queries) * next_power_of_2(head_dim) * element_size
+    block, stages = _fit(wanted_block, entry["stages"], head_dim, element_size, room)
     programs = entry.get("programs", PROGRAMS_PER_UNIT * chip.units)
     wanted = max(1, programs // max(1, batch * kv_heads))
     tiles = max(1, -(-max_length // block))

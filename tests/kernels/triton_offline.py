@@ -103,7 +103,7 @@ def attention(
         tile = tuning.decode_tile(
             chip,
             batch=2,
-            queries=queries,
+            queries=queries if count == 1 else tuning.MAX_DECODE_ROWS,
             max_length=999,
             kv_heads=kv_heads,
             head_dim=dim,
