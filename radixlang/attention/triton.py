@@ -101,7 +101,7 @@ class TritonAttention:
             size: tuning.decode_tile(
                 self._chip,
                 batch=batch.size if one else 1,
-                queries=queries,
+                queries=queries if one else tuning.MAX_DECODE_ROWS,
                 max_length=batch.max_length,
                 kv_heads=self._kv_heads,
                 head_dim=self._head_dim,

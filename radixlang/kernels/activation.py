@@ -15,8 +15,10 @@ BLOCK = 1024
 @triton.jit
 def _gated_kernel(x_ptr, out_ptr, x_stride, width, BLOCK: tl.constexpr, GELU: tl.constexpr, CHAINED: tl.constexpr):
     begin(CHAINED)
-    token = tl.program_id(1).to(tl.int64)
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    # one dimension of programs: the others end at 65,535
+    blocks = tl.cdiv(width, BLOCK)
+    token = (tl.program_id(0) // blocks).to(tl.int64)
+    i = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
     there = i < width
     gate = tl.load(x_ptr + token * x_stride + i, mask=there, other=0.0).to(tl.float32)
     up = tl.load(x_ptr + token * x_stride + width + i, mask=there, other=0.0).to(tl.float32)
@@ -34,7 +36,7 @@ def _gated(gate_up: torch.Tensor, gelu: bool) -> torch.Tensor:
     width = double // 2
     out = torch.empty((tokens, width), dtype=gate_up.dtype, device=gate_up.device)
     if tokens:
-        grid = (triton.cdiv(width, BLOCK), tokens)
+        grid = (triton.cdiv(width, BLOCK) * tokens,)
         _gated_kernel[grid](
             gate_up, out, gate_up.stride(0), width, BLOCK=BLOCK, GELU=gelu, num_warps=4, **chain.options()
         )

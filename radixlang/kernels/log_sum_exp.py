@@ -22,11 +22,11 @@ def _log_sum_exp_kernel(logits_ptr, out_ptr, stride, vocab, BLOCK: tl.constexpr)
         i = start + tl.arange(0, BLOCK)
         x = tl.load(base + i, mask=i < vocab, other=float("-inf")).to(tl.float32)
         now = tl.maximum(most, x)
-        safe = tl.where(now == float("-inf"), 0.0, now)
+        safe = tl.where(tl.abs(now) == float("inf"), 0.0, now)
         mass = mass * tl.exp(most - safe) + tl.exp(x - safe)
         most = now
     top = tl.max(most, 0)
-    safe = tl.where(top == float("-inf"), 0.0, top)
+    safe = tl.where(tl.abs(top) == float("inf"), 0.0, top)
     tl.store(out_ptr + row, safe + tl.log(tl.sum(mass * tl.exp(most - safe), 0)))
 
 

@@ -50,7 +50,7 @@ def _matvec_kernel(
     w = tl.load(rows, mask=held, other=0.0)
     w_up = w
     if GATED:
-        w_up = tl.load(rows + outer.to(tl.int64) * K, mask=held, other=0.0)
+        w_up = tl.load(rows + tl.cast(outer, tl.int64) * K, mask=held, other=0.0)
     if NORM:
         norm = tl.load(norm_ptr + k, mask=k < K, other=0.0).to(tl.float32)
     if BIAS:

@@ -157,8 +157,10 @@ def _rope_write_kernel(
 ):
     begin(CHAINED)
     Q_BLOCKS: tl.constexpr = (Q_HEADS + BLOCK_H - 1) // BLOCK_H
-    token = tl.program_id(1).to(tl.int64)
-    block = tl.program_id(0)
+    BLOCKS: tl.constexpr = Q_BLOCKS + (KV_HEADS + BLOCK_H - 1) // BLOCK_H
+    # one dimension of programs: the others end at 65,535
+    token = (tl.program_id(0) // BLOCKS).to(tl.int64)
+    block = tl.program_id(0) % BLOCKS
     position = token
     if TABLE:
         position = tl.load(positions_ptr + token).to(tl.int64)
@@ -248,7 +250,7 @@ def rope_write(
     if not tokens:
         return out
     block_h = min(8, next_power_of_2(kv_heads))
-    grid = (triton.cdiv(q_heads, block_h) + triton.cdiv(kv_heads, block_h), tokens)
+    grid = ((triton.cdiv(q_heads, block_h) + triton.cdiv(kv_heads, block_h)) * tokens,)
     _rope_write_kernel[grid](
         q,
         k,

@@ -81,7 +81,7 @@ def _skinny_kernel(
             places = w_ptr + n.to(tl.int64)[:, None] * inner + (tile + line)[None, :]
             prefetch(places, wanted)
             if GATED:
-                prefetch(places + outer.to(tl.int64) * inner, wanted)
+                prefetch(places + tl.cast(outer, tl.int64) * inner, wanted)
     # what is used behind the loop is asked for here, so that it has come by then
     if BIAS:
         bias = tl.load(bias_ptr + n, mask=n < outer, other=0.0)
@@ -105,7 +105,7 @@ def _skinny_kernel(
         else:
             w = tl.load(places, mask=(n < outer)[:, None] & (k < inner)[None, :], other=0.0)
         if GATED:
-            places += outer.to(tl.int64) * inner
+            places += tl.cast(outer, tl.int64) * inner
             if EVEN:
                 w_up = tl.load(places)
             else:

@@ -190,19 +190,25 @@ def decode_tile(
 ) -> DecodeTile:
     """Settings of a decode step of `batch` rows, none longer than `max_length` tokens.
 
-    `queries` is the largest number of (query, head) pairs of a row that share a KV head.
+    `queries` is the number of (query, head) pairs of a row that share a KV head; `MAX_DECODE_ROWS` where rows have
+    several queries, for which all steps share one kernel.
     Splits are a power of two, enough to fill the chip and no more than there are tiles to read.
     """
     entry = _entry(chip, "decode", {"block": 64, "warps": 4, "stages": 2}, batch=batch, page=page_size)
-    block, stages = _fit(entry["block"], entry["stages"], head_dim, element_size, chip.shared_bytes)
+    wanted_block, room = entry["block"], chip.shared_bytes
+    if element_size == 4 and queries > 16:
+        # as in `_query_tile`; without tensor cores, the queries are read from shared memory as well
+        wanted_block = min(wanted_block, 32)
+        room -= next_power_of_2(queries) * next_power_of_2(head_dim) * element_size
+    block, stages = _fit(wanted_block, entry["stages"], head_dim, element_size, room)
     programs = entry.get("programs", PROGRAMS_PER_UNIT * chip.units)
     wanted = max(1, programs // max(1, batch * kv_heads))
     tiles = max(1, -(-max_length // block))
     splits = min(1 << (wanted.bit_length() - 1), next_power_of_2(tiles), MAX_SPLITS)
     warps = max(entry["warps"], 4) if queries > 16 else entry["warps"]
     flags = {name: bool(entry[name]) for name in DECODE_FLAGS if name in entry}
-    # Others do not go to the tensor cores as they lie in shared memory.
-    flags["keys_left"] = flags.get("keys_left", False) and element_size == 2
+    # Others do not go to the tensor cores as they lie in shared memory; of many queries, weights need room there.
+    flags["keys_left"] = flags.get("keys_left", False) and element_size == 2 and queries <= 32
     return DecodeTile(splits, block, warps, stages, pack=entry.get("pack", 1), **flags)
 
 
@@ -225,8 +231,9 @@ def _query_tile(entry: dict[str, int], chip: Chip, head_dim: int, element_size: 
         block_m //= 2
     query_bytes = block_m * width * element_size
     block_n, stages = _fit(wanted_n, entry["stages"], head_dim, element_size, chip.shared_bytes - query_bytes)
-    # A descriptor reads boxes of powers of two; elements of half precision are all that was measured.
-    tma = bool(entry.get("tma")) and element_size == 2 and width == head_dim and page_size % block_n == 0
+    # A descriptor reads boxes of powers of two, as wide as a product (16 and more); elements of half precision are
+    # all that was measured.
+    tma = bool(entry.get("tma")) and element_size == 2 and width == head_dim >= 16 and page_size % block_n == 0
     return ExtendTile(block_m, block_n, entry["warps"], stages, tma)
 
 

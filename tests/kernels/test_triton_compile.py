@@ -69,6 +69,7 @@ def test_compiles(backend: str, architecture: str, settings: str, shared: int, t
     assert {report["kernel"] for report in reports} == KERNELS
     for report in reports:
         assert report["shared"] <= shared, report
+        assert max(report["grid"][1:], default=1) <= 65535, report
         if backend == "cuda" and report["kernel"] in (
             "_decode_kernel",
             "_tree_kernel",

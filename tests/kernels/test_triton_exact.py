@@ -134,6 +134,7 @@ def test_log_sum_exp() -> None:
     logits = randn(5, 9000, dtype=torch.float32) * 8
     logits[1, 100:] = -torch.inf
     logits[2, 7] = torch.nan
+    logits[4, [3, 8000]] = torch.inf
     out = log_sum_exp(logits)
     torch.testing.assert_close(out, logits.logsumexp(-1, keepdim=True), equal_nan=True, atol=1e-5, rtol=1e-6)
     assert torch.equal(log_sum_exp(logits[3:4]), out[3:4])

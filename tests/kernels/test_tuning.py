@@ -51,6 +51,36 @@ def test_what_is_left_to_the_library() -> None:
     assert tile(65, 512) is None
 
 
+def test_what_does_not_fit_an_entry_is_left_out() -> None:
+    """Keys on the left of many queries, which need shared memory too, as those in float32 do; and descriptors of
+    the narrowest heads."""
+    table = measured("nvidia_h200")
+    chip = Chip(132, table["shared_bytes"], table)
+
+    def keys_left(queries: int) -> bool:
+        sizes = {"kv_heads": 1, "head_dim": 256, "element_size": 2, "page_size": 16}
+        return tuning.decode_tile(chip, batch=32, queries=queries, max_length=999, **sizes).keys_left
+
+    def tma(dim: int, element_size: int = 2, page: int = 64) -> set[bool]:
+        sizes = {"head_dim": dim, "element_size": element_size, "page_size": page}
+        tree = tuning.tree_tile(chip, heads=4, kv_heads=2, **sizes)
+        assert tree is not None
+        return {tree.tma, tuning.extend_tile(chip, **sizes).tma}
+
+    def several(chip: Chip, dim: int, element_size: int) -> tuple[int, int]:
+        sizes = {"kv_heads": 1, "head_dim": dim, "element_size": element_size, "page_size": 16}
+        tile = tuning.decode_tile(chip, batch=1, queries=tuning.MAX_DECODE_ROWS, max_length=999, **sizes)
+        return tile.block, tile.stages
+
+    assert [keys_left(queries) for queries in (4, 32, 33, 64)] == [True, True, False, False]
+    assert [tma(dim) for dim in (8, 16, 80, 128, 256)] == [{False}, {True}, {False}, {True}, {False}]
+    unmeasured = Chip(82, tuning.SAFE_SHARED_BYTES, {})
+    assert [several(unmeasured, dim, 4) for dim in (64, 128, 192)] == [(32, 2), (32, 1), (16, 1)]
+    assert [several(unmeasured, dim, 2) for dim in (64, 128, 192)] == [(64, 2), (64, 2), (64, 1)]
+    assert [several(chip, dim, 4) for dim in (128, 256)] == [(32, 3), (32, 2)]
+    assert tma(128, element_size=4) == tma(128, page=96) == tma(128, page=32) == {False}
+
+
 @pytest.mark.parametrize("tokens", [1, 2])
 @pytest.mark.parametrize(
     ("sizes", "rows"),

@@ -75,6 +75,7 @@ def compile_instead_of_launching() -> None:
         report = {
             "kernel": self.fn.__name__,
             "hash": kernel.hash,
+            "grid": grid,
             "shared": kernel.metadata.shared,
             "instructions": sorted(set(re.findall(r"mma_?(?:async)?[a-z.]*\.(m\d+n\d+k\d+)", assembly))),
             "tensor_cores": "wgmma.mma_async" in assembly or "mma.sync" in assembly,
@@ -102,7 +103,7 @@ def attention(
         tile = tuning.decode_tile(
             chip,
             batch=2,
-            queries=queries,
+            queries=queries if count == 1 else tuning.MAX_DECODE_ROWS,
             max_length=999,
             kv_heads=kv_heads,
             head_dim=dim,
@@ -209,6 +210,11 @@ def main(backend: str, architecture: str, settings: str) -> None:
     norm.add_rms_norm(x, x, weight, 1e-5)
     activation.silu_mul(x)
     activation.gelu_tanh_mul(x)
+    many = torch.zeros((70000, 4, 8), dtype=BF16)  # more tokens than a second dimension of a grid may have
+    norm.rms_norm(many, weight[:8], 1e-5)
+    activation.silu_mul(many.view(-1, 32))
+    ids, angles = torch.zeros(70000, dtype=torch.int64), torch.zeros((9, 4))
+    rope_write.rope_write(many, many, many, angles, angles, ids, ids, many[None], many[None])
     fused, cache = torch.zeros((3, 16, 80), dtype=BF16), torch.zeros((4, 16, 4, 80), dtype=BF16)
     angles, ids = torch.zeros((9, 16)), integers(3).long()
     q, k, v = fused.split([8, 4, 4], dim=1)
@@ -237,6 +243,9 @@ def main(backend: str, architecture: str, settings: str) -> None:
     skinny_linear(x, torch.zeros((8192, 4096), dtype=BF16), activation="silu", tile=early)
     small = tuning.MatvecTile(8, 4)
     matvec(x[:1], torch.zeros((96, 4096), dtype=BF16), norm=weight, activation="silu", tile=small)
+    for one in (early, tile):  # an output, which Triton takes for a constant
+        skinny_linear(x, torch.zeros((2, 4096), dtype=BF16), activation="silu", tile=one)
+    matvec(x[:1], torch.zeros((2, 4096), dtype=BF16), activation="silu", tile=small)
     matvec(wide[:7], torch.zeros((96, 100), dtype=BF16), weight[:96], residual=stream[:7], tile=small)
     for tokens in (1, 100, 700):
         exact_linear(torch.zeros((tokens, 4096), dtype=BF16), torch.zeros((4096, 4096), dtype=BF16), chip=chip)
