@@ -33,8 +33,11 @@ STATS_INTERVAL = 0.5
 IDLE_WAIT = 1.0
 """seconds an idle engine sleeps at most before it looks around"""
 FIRST_MESSAGES, MORE_MESSAGES = 32, 128
-"""messages that a turn handles at most: where the device has nothing to do, so that it soon has, and beside a
-step, so that rows that decode do not stand still for a whole burst of requests"""
+"""messages that a turn handles: where the device has nothing to do, so that it soon has, and beside a step, so
+that rows that decode do not stand still for a whole burst of requests"""
+READING_SHARE = 0.1
+"""a turn handles more of them, for this part of the time that the turn before took otherwise: where steps take
+seconds, an abort or an urgent request behind a burst must not wait for several"""
 PROMPT_TAIL = 16
 """prompt tokens the detokenizer gets: enough to begin in the middle of a word or a character"""
 
@@ -79,6 +82,8 @@ class EngineLoop:
         """the last snapshot"""
         self._received: deque[Any] = deque()
         """messages that no turn has handled yet"""
+        self._turn_took = 0.0
+        """seconds of the last turn, without reading"""
         self._answers: list[Any] = []
         """what the messages of this turn brought about, to be sent together"""
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -106,7 +111,7 @@ class EngineLoop:
         and these must not wait for what the scheduler's threads have begun."""
         while not (self.draining and self._quiet):
             self.turn()
-        self._send_stats(self.scheduler.stats(self.clock()), idle=True)
+        self._send_stats(self._stats(self.clock()), idle=True)
         self.sender.send(Stopped())
         self.scheduler.close()
 
@@ -119,10 +124,8 @@ class EngineLoop:
         quiet = self._quiet
         self._received += self.receiver.receive(IDLE_WAIT if quiet else 0)
         vain = quiet and not self._received
-        most = FIRST_MESSAGES if quiet else MORE_MESSAGES
-        for _ in range(min(len(self._received), most)):
-            message = self._received.popleft()
-            self._handlers[type(message)](message)
+        self._handle_messages(FIRST_MESSAGES if quiet else MORE_MESSAGES)
+        began = self.clock()
         if self._answers:
             self.sender.send_all(self._answers)
             self._answers = []
@@ -144,6 +147,15 @@ class EngineLoop:
         self._report()
         if self.collector is not None:
             self.collector.turn(vain)  # waited in vain: no burst of requests is held up
+        self._turn_took = self.clock() - began
+
+    def _handle_messages(self, left: int) -> None:
+        """All that wait, or of a burst `left` and what there is time for."""
+        until = self.clock() + READING_SHARE * self._turn_took
+        while self._received and (left > 0 or self.clock() < until):
+            message = self._received.popleft()
+            self._handlers[type(message)](message)
+            left -= 1
 
     def _launch(self) -> tuple[StepPlan, Any] | None:
         plan = self.scheduler.schedule(self.clock())
@@ -254,7 +266,7 @@ class EngineLoop:
         return self._running is None and self.scheduler.flush()
 
     def _server_info(self) -> dict[str, Any]:
-        stats = self.scheduler.stats(self.clock())
+        stats = self._stats(self.clock())
         return {**self.info, **stats.gauges, **stats.counters}
 
     def _start_profile(self, **options: Any) -> dict[str, Any]:
@@ -274,15 +286,15 @@ class EngineLoop:
         now = self.clock()
         if self._quiet:
             # What an idle engine shows changes too: by a flush, the end of a pin, a write to storage.
-            stats = self.scheduler.stats(now)
+            stats = self._stats(now)
             if stats != self._told:
                 self._send_stats(stats, idle=True)
             return
         if now - self._stats_sent >= STATS_INTERVAL:
-            self._send_stats(self.scheduler.stats(now), idle=False)
+            self._send_stats(self._stats(now), idle=False)
 
     def _log_progress(self) -> None:
-        g = self.scheduler.stats(self.clock()).gauges
+        g = self._stats(self.clock()).gauges
         log.info(
             "step %d: %d running, %d waiting, %.0f%% of the KV pool in use, %.1f tokens/s",
             self.scheduler.next_step,
@@ -291,6 +303,12 @@ class EngineLoop:
             100 * g["token_usage"],
             g["gen_throughput"],
         )
+
+    def _stats(self, now: float) -> Stats:
+        """The scheduler's snapshot; requests that no turn has read yet wait as well."""
+        stats = self.scheduler.stats(now)
+        stats.gauges["num_queue_reqs"] += sum(type(message) is Generate for message in self._received)
+        return stats
 
     def _send_stats(self, stats: Stats, idle: bool) -> None:
         self._stats_sent, self._told = self.clock(), stats

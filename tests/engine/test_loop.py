@@ -11,7 +11,7 @@ from radixlang.channel import LocalChannel
 from radixlang.engine import loop as module
 from radixlang.engine.loop import EngineLoop
 from radixlang.errors import EngineDeadError, EngineError
-from radixlang.messages import Control, Drain, Generate, PinWish, Stats, Tokens, pack_ids
+from radixlang.messages import Abort, Control, Drain, Generate, PinWish, Stats, Tokens, pack_ids
 from radixlang.plan import StepPlan, StepResult
 from radixlang.sampling_params import SamplingParams
 from radixlang.scheduler.limits import SchedulerLimits
@@ -112,16 +112,42 @@ def test_a_device_that_dies_behind_a_failed_step_ends_the_engine() -> None:
 def test_a_burst_of_requests_is_read_beside_its_first_steps() -> None:
     limits = replace(LIMITS, num_pages=4000, max_running_requests=400)
     inbox, outbox, scheduler = LocalChannel(), LocalChannel(), Scheduler(limits)
-    loop = EngineLoop(FakeExecutor(4000, 4, 401, 100), scheduler, inbox, outbox, {})
+    loop = EngineLoop(FakeExecutor(4000, 4, 401, 100), scheduler, inbox, outbox, {}, clock=lambda: 1.0)
     sampling = SamplingParams(max_new_tokens=9, temperature=0.0, ignore_eos=True)
     inbox.send_all([Generate(f"r{i}", pack_ids([3] * 5), sampling) for i in range(400)])
     inbox.send(Drain())
-    known = []
+    known, waiting = [], []
     for _ in range(4):
         loop.turn()
         known.append(len(scheduler.rids()))
+        waiting += [
+            message.gauges["num_queue_reqs"] for message in outbox.receive(0) if isinstance(message, Stats)
+        ]
     assert known == [32, 160, 288, 400]
+    assert waiting[0] == 400 - 32  # those that nobody has read yet wait too
     loop.run()
     told = [message for message in outbox.receive(0) if isinstance(message, Tokens)]
     ended = [rid for message in told for rid, finish in zip(message.rids, message.finishes, strict=True) if finish]
     assert sorted(ended) == sorted(f"r{i}" for i in range(400))
+
+
+class Slow(FakeExecutor):
+    """Its steps take two seconds of `now`."""
+
+    now = 0.0
+
+    def result(self, ticket: Any) -> StepResult:
+        self.now += 2.0
+        return super().result(ticket)
+
+
+def test_what_is_behind_a_burst_does_not_wait_for_several_slow_steps() -> None:
+    limits = replace(LIMITS, num_pages=4000, max_running_requests=400)
+    inbox, scheduler, executor = LocalChannel(), Scheduler(limits), Slow(4000, 4, 401, 100)
+    loop = EngineLoop(executor, scheduler, inbox, LocalChannel(), {}, clock=lambda: executor.now)
+    sampling = SamplingParams(max_new_tokens=9, temperature=0.0, ignore_eos=True)
+    inbox.send_all([Generate(f"r{i}", pack_ids([3] * 5), sampling) for i in range(2000)])
+    inbox.send_all([Abort(f"r{i}") for i in range(2000)])
+    for left in (32, 160, 0):
+        loop.turn()
+        assert len(scheduler.rids()) == left
