@@ -92,6 +92,13 @@ INTEGERS = [field.name for _, field, kind in config.options() if kind in (int, i
                 ("schedule_policy", "dfs-weight", "schedule-policy dfs-weight"),
             )
         ),
+        *(
+            (
+                {"disable_cuda_graph": True, name: 64},
+                f"--{name.replace('_', '-')} has no effect with --disable-cuda-graph; leave one of the two out",
+            )
+            for name in ("cuda_graph_max_bs", "cuda_graph_max_bs_prefill")
+        ),
         ({"hicache_ratio": 3.0}, "--hicache-ratio has no effect without --enable-hierarchical-cache"),
         ({"hicache_ratio": 3.0, "cache_dir": "d"}, "--hicache-ratio has no effect without"),
         ({"hicache_size": 1.0}, "--hicache-size has no effect without .*, --cache-dir or"),

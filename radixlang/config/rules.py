@@ -50,6 +50,8 @@ def _check_effects(config: Config) -> None:
             flags.append(f"--schedule-policy {s.schedule_policy}")
         if flags:
             raise ConfigError(f"{flags[0]} has no effect with {off}; leave one of the two out.")
+    if config.device.disable_cuda_graph and (flags := given("cuda_graph_max_bs", "cuda_graph_max_bs_prefill")):
+        raise ConfigError(f"{flags[0]} has no effect with --disable-cuda-graph; leave one of the two out.")
     storage = c.hicache_storage_backend != "none" or bool(c.cache_dir)
     host = c.enable_hierarchical_cache
     for flag, there, needs in (
