@@ -20,7 +20,9 @@ MOST_THREADS = 1024
 
 
 def _is_text(value: str) -> bool:
-    """Not what Python makes of bytes on a command line that are no UTF-8."""
+    """Not what Python makes of bytes on a command line that are no UTF-8, and nothing that no path may hold."""
+    if "\0" in value:
+        return False
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -90,7 +92,7 @@ def resolved(config: Config) -> Config:
             bits = 63 if f.name == "random_seed" else 31
             need(-(2**bits) <= value < 2**bits, f.name, value, f"an integer of {bits + 1} bits")
         elif isinstance(value, str):
-            need(_is_text(value), f.name, repr(value), "UTF-8 text")
+            need(_is_text(value), f.name, repr(value), "UTF-8 text without NUL")
     if not m.model_path:
         raise ConfigError("--model-path is required: a folder, a .gguf file, a hub id, or 'default'.")
     need(1 <= d.tp_size <= MOST_RANKS, "tp_size", d.tp_size, f"between 1 and {MOST_RANKS}")
