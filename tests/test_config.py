@@ -41,6 +41,7 @@ INTEGERS = [field.name for _, field, kind in config.options() if kind in (int, i
         *(({name: 1 << 70}, f"--{name.replace('_', '-')} must be") for name in INTEGERS),
         ({"max_running_requests": 1 << 20}, "--max-running-requests must be between 1 and 65536"),
         ({"served_model_name": "a\udcff"}, "--served-model-name must be UTF-8 text"),
+        ({"cache_dir": "a\0b"}, r"--cache-dir must be UTF-8 text without NUL, got 'a\\x00b'"),
         ({"api_key": "a\nb"}, "--api-key must be one line"),
         ({"admin_api_key": "a "}, "--admin-api-key must be one line"),
         ({"dp_size": 2}, "--dp-size"),
@@ -91,6 +92,13 @@ INTEGERS = [field.name for _, field, kind in config.options() if kind in (int, i
                 ("schedule_policy", "lpm", "schedule-policy lpm"),
                 ("schedule_policy", "dfs-weight", "schedule-policy dfs-weight"),
             )
+        ),
+        *(
+            (
+                {"disable_cuda_graph": True, name: 64},
+                f"--{name.replace('_', '-')} has no effect with --disable-cuda-graph; leave one of the two out",
+            )
+            for name in ("cuda_graph_max_bs", "cuda_graph_max_bs_prefill")
         ),
         ({"hicache_ratio": 3.0}, "--hicache-ratio has no effect without --enable-hierarchical-cache"),
         ({"hicache_ratio": 3.0, "cache_dir": "d"}, "--hicache-ratio has no effect without"),

@@ -57,7 +57,7 @@ class Fa3Attention(TritonAttention):
         if (reason := TritonAttention.supports(spec, device)) is not None:
             return reason
         if torch.device(device).type != "cuda" or not _is_hopper(device):
-            return "FlashAttention-3 needs a Hopper GPU (sm_90); choose the attention backend triton."
+            return "FlashAttention-3 needs a Hopper GPU (sm_90)."
         if spec.head_dim not in HEAD_DIMS:
             known = ", ".join(map(str, HEAD_DIMS))
             return f"FlashAttention-3 takes head dimensions {known}, and the model's is {spec.head_dim}."

@@ -79,9 +79,9 @@ class TritonAttention:
         """None, or why this backend cannot run `spec` on `device`."""
         kind = torch.device(device).type
         if importlib.util.find_spec("triton") is None:
-            return "Triton is not installed; `pip install triton`, or choose the attention backend torch_native."
+            return "Triton is not installed; `pip install triton`."
         if kind not in GPU_TYPES and not tuning.interpreted():
-            return f"Triton attention needs a GPU, and the device is {kind}; choose the backend torch_native."
+            return f"Its kernels need a GPU, and the device is {kind}."
         if spec.encoder:
             return "Triton attention is causal and over pages; an encoder needs neither."
         if spec.head_dim > MAX_HEAD_DIM:

@@ -237,7 +237,10 @@ async def _ask(client: Client, s: Settings, model: str, prompt: Any) -> Outcome:
         out.error = str(error)
     out.ended = time.perf_counter()
     if out.error is None and not out.arrivals:
-        out.error = "no token came"
+        # Special tokens have none, and no token has where the server runs without a tokenizer.
+        out.error = (
+            f"{out.output_tokens} tokens without text, whose times are unknown" if out.counted else "no token came"
+        )
     if not out.counted:
         out.output_tokens = len(out.arrivals)
     return out

@@ -122,14 +122,16 @@ def _own(parser: Parser, *flags: tuple[str, Callable[[str], Any], str]) -> None:
 
 def _add_trace(parser: Parser) -> None:
     parser.add_argument("--profile", metavar="FOLDER", help="write a trace of the first measured steps there")
-    parser.add_argument("--profile-steps", type=count, default=32, help="steps in that trace (32)")
+    parser.add_argument("--profile-steps", type=count, default=argparse.SUPPRESS, help="steps in that trace (32)")
     parser.add_argument("--inline", action="store_true", help="engine in threads of this process, not in its own")
 
 
 def _trace(args: argparse.Namespace) -> Trace | None:
     from radixlang.bench.offline import Trace
 
-    return Trace(str(Path(args.profile).absolute()), args.profile_steps) if args.profile else None
+    if not args.profile:
+        return None
+    return Trace(str(Path(args.profile).absolute()), getattr(args, "profile_steps", Trace.steps))
 
 
 def _make_folder(flag: str, path: str) -> None:
@@ -390,6 +392,10 @@ def run(argv: Sequence[str]) -> int:
         _check_prefix(parser.given(argv[1:]))
     if args.json is not None:
         check_output("--json", args.json)
+    if hasattr(args, "profile_steps") and not args.profile:
+        raise ConfigError("--profile-steps has no effect without --profile; add that, or leave it out.")
+    if hasattr(args, "vocab_size") and getattr(args, "text", False):
+        raise ConfigError("--vocab-size has no effect with --text; leave one of the two out.")
     if getattr(args, "profile", None) is not None:
         _make_folder("--profile", args.profile)
     report = measure(args)

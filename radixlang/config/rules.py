@@ -20,7 +20,9 @@ MOST_THREADS = 1024
 
 
 def _is_text(value: str) -> bool:
-    """Not what Python makes of bytes on a command line that are no UTF-8."""
+    """Not what Python makes of bytes on a command line that are no UTF-8, and nothing that no path may hold."""
+    if "\0" in value:
+        return False
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -50,6 +52,8 @@ def _check_effects(config: Config) -> None:
             flags.append(f"--schedule-policy {s.schedule_policy}")
         if flags:
             raise ConfigError(f"{flags[0]} has no effect with {off}; leave one of the two out.")
+    if config.device.disable_cuda_graph and (flags := given("cuda_graph_max_bs", "cuda_graph_max_bs_prefill")):
+        raise ConfigError(f"{flags[0]} has no effect with --disable-cuda-graph; leave one of the two out.")
     storage = c.hicache_storage_backend != "none" or bool(c.cache_dir)
     host = c.enable_hierarchical_cache
     for flag, there, needs in (
@@ -88,7 +92,7 @@ def resolved(config: Config) -> Config:
             bits = 63 if f.name == "random_seed" else 31
             need(-(2**bits) <= value < 2**bits, f.name, value, f"an integer of {bits + 1} bits")
         elif isinstance(value, str):
-            need(_is_text(value), f.name, repr(value), "UTF-8 text")
+            need(_is_text(value), f.name, repr(value), "UTF-8 text without NUL")
     if not m.model_path:
         raise ConfigError("--model-path is required: a folder, a .gguf file, a hub id, or 'default'.")
     need(1 <= d.tp_size <= MOST_RANKS, "tp_size", d.tp_size, f"between 1 and {MOST_RANKS}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -218,7 +219,7 @@ def choose_attention(
     the device.
 
     Raises:
-        ConfigError: gives the reason of every backend that was asked.
+        ConfigError: gives the reason of every backend that was asked, and the one that auto would take.
     """
     reasons = []
     for name in backends.names() if wish == "auto" else [wish]:
@@ -233,6 +234,9 @@ def choose_attention(
         if reason is None:
             return name, backend
         reasons.append(f"{name}: {reason}")
+    if wish != "auto":
+        with contextlib.suppress(ConfigError):  # none fits: then there is nothing to advise
+            reasons.append(f"Use auto, which takes {choose_attention('auto', spec, device, backends)[0]}.")
     raise ConfigError(
         f"--attention-backend {wish} cannot run {spec.architecture} on {device}: {' '.join(reasons)}"
     )

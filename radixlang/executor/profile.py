@@ -60,7 +60,7 @@ class Profile:
         if num_steps is not None and num_steps < 1:
             raise RequestError(f"num_steps must be at least 1, got {num_steps}.", "num_steps")
         kinds = self._kinds(ACTIVITIES if activities is None else activities)
-        self._path = _new_file(Path(output_dir) if output_dir else default_folder())
+        self._path = _new_file(Path(output_dir).absolute() if output_dir else default_folder())
         # All threads: the loop plans on one, the CPU's stream computes on another.
         threads = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
         profiler = torch.profiler.profile(
@@ -109,6 +109,7 @@ class Profile:
             raise RequestError(f"activities may be {' and '.join(ACTIVITIES)}, got {got}.", "activities")
         kind = self._platform.device.type
         known = torch.profiler.ProfilerActivity
+        names = list(dict.fromkeys(names))  # torch refuses one that is named twice
         found = {"CPU": known.CPU, "GPU": {"cuda": known.CUDA, "xpu": known.XPU}.get(kind)}
         # GPU beside CPU is what scripts always ask for; alone it would record nothing here.
         kinds = [activity for name in names if (activity := found[name]) is not None]
@@ -127,10 +128,9 @@ def _new_file(folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
-    except OSError as error:
-        raise RequestError(
-            f"output_dir {str(folder)!r} cannot be written to: {error.strerror}.", "output_dir"
-        ) from None
+    except (OSError, ValueError) as error:  # the latter: a name that no system call takes
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise RequestError(f"output_dir {str(folder)!r} cannot be written to: {reason}.", "output_dir") from None
     stem = time.strftime("radixlang-%Y%m%d-%H%M%S")
     names = (f"{stem}{suffix}.trace.json.gz" for suffix in ("", *(f"-{i}" for i in range(2, 10_000))))
     return next(folder / name for name in names if not (folder / name).exists())

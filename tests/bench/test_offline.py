@@ -214,6 +214,8 @@ def test_command_line_errors(tmp_path: Path) -> None:
         (["throughput", "--json", str(tmp_path)], "it is a folder"),
         (["prefix", "--record", str(tmp_path / "no" / "x")], "--record .* its folder does not exist"),
         (["latency", "--profile", "/proc/no"], "--profile /proc/no cannot be written to"),
+        (["latency", "--profile-steps", "3"], "--profile-steps has no effect without --profile"),
+        (["serving", "--text", "--vocab-size", "9"], "--vocab-size has no effect with --text"),
         (["step", "--temperature", "nan"], "must be 0 or more"),
         (["latency", "--base-url", "x"], "Unknown flag --base-url"),
     ):

@@ -210,6 +210,10 @@ def test_a_server_that_takes_connections_and_says_nothing(monkeypatch: pytest.Mo
         ([b"HTTP/1.1 500 Bad\r\n\r\nplain"], "status 500: plain"),
         ([b""], "before an answer"),
         ([OK + b"\r\n", b"data: [DONE]\n\n"], "no token"),
+        (
+            [OK + b"\r\n", b'data: {"choices":[{"text":""}],"usage":{"completion_tokens":3}}\n\ndata: [DONE]\n\n'],
+            "3 tokens without text",
+        ),
         ([OK + b"\r\n", b"data: nonsense\n\n"], "malformed"),
         ([OK + b"\r\n", b'data: {"choices":[{"text":"\xff"}]}\n\n'], "UTF-8"),
         ([OK + b"\r\n", b'data: {"error":' + b"[" * 100_000 + b"\n\n"], "recursion"),

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from radixlang.attention import BACKENDS, EXACT_BACKENDS, AttentionBackend
 from radixlang.attention.torch import TorchAttention
 from radixlang.config import Config
 from radixlang.errors import ConfigError
 from radixlang.executor.build import build_executor, choose_attention
 from radixlang.models.spec import ModelSpec
+from radixlang.registry import Registry
 from tests.executor.tiny import Host, Row, TinyModel
 
 LLAMA = {
@@ -94,6 +96,21 @@ def test_auto_takes_the_first_that_can_and_says_why_none_can(monkeypatch: pytest
     monkeypatch.setattr(TorchAttention, "supports", staticmethod(lambda spec, device: "No torch today."))
     with pytest.raises(ConfigError, match=r"numba.*No torch today"):
         choose_attention("auto", spec, "cpu")
+    with pytest.raises(ConfigError, match=r"numba: pip install \S+\.$"):
+        choose_attention("cpu", spec, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("wish", "backends"), [("fa3", BACKENDS), ("triton", BACKENDS), ("triton", EXACT_BACKENDS)]
+)
+def test_a_refusal_advises_a_backend_of_the_same_table(
+    wish: str, backends: Registry[type[AttentionBackend]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("radixlang.kernels.tuning.interpreted", lambda: False)
+    spec: ModelSpec = TinyModel().spec
+    taken = choose_attention("auto", spec, "cpu", backends)[0]
+    with pytest.raises(ConfigError, match=rf"--attention-backend {wish} .* Use auto, which takes {taken}\.$"):
+        choose_attention(wish, spec, "cpu", backends)
 
 
 def test_one_process_does_not_wait_for_ranks_that_nobody_starts(tmp_path: Path) -> None:

@@ -78,6 +78,17 @@ def test_shapes_are_recorded_when_asked(platform: CpuPlatform, tmp_path: Path) -
             assert ("Input Dims" in file.read().decode()) is asked
 
 
+def test_a_folder_may_be_relative_and_an_activity_named_twice(
+    platform: CpuPlatform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    profile = Profile(platform)
+    path = profile.start(0, "here", activities=["CPU", "GPU", "CPU"])["path"]
+    assert Path(path).parent == tmp_path / "here"
+    assert profile.stop() == {"path": path}
+    assert Path(path).exists()
+
+
 def test_what_is_refused(platform: CpuPlatform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     profile = Profile(platform)
     (tmp_path / "file").write_text("")
@@ -87,6 +98,7 @@ def test_what_is_refused(platform: CpuPlatform, tmp_path: Path, monkeypatch: pyt
         ({"activities": ["GPU"]}, "GPU alone, but this engine runs on cpu"),
         ({"num_steps": 0}, "num_steps must be at least 1"),
         ({"output_dir": str(tmp_path / "file" / "x")}, "cannot be written to"),
+        ({"output_dir": str(tmp_path / "a\0b")}, "cannot be written to: embedded null byte"),
     ):
         with pytest.raises(RequestError, match=words):
             profile.start(0, **arguments)
