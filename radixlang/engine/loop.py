@@ -122,8 +122,8 @@ class EngineLoop:
     def turn(self) -> None:
         """One round. Blocks only for messages when there is nothing to do, or for the device."""
         quiet = self._quiet
-        self._received += self.receiver.receive(IDLE_WAIT if quiet else 0)
-        vain = quiet and not self._received
+        messages = self.receiver.receive(IDLE_WAIT if quiet else 0)
+        self._received += messages
         self._handle_messages(FIRST_MESSAGES if quiet else MORE_MESSAGES)
         began = self.clock()
         if self._answers:
@@ -146,7 +146,7 @@ class EngineLoop:
             self.profile.launched(self.scheduler.next_step)
         self._report()
         if self.collector is not None:
-            self.collector.turn(vain)  # waited in vain: no burst of requests is held up
+            self.collector.turn(quiet and not messages)  # waited in vain: no burst of requests is held up
         self._turn_took = self.clock() - began
 
     def _handle_messages(self, left: int) -> None:

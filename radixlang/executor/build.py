@@ -131,7 +131,8 @@ def build_executor(
     )
     attention = backend(spec, page_size, platform.device)
     shapes: list[Shape] = []
-    if kind == "cuda" and not config.device.disable_cuda_graph and not spec.encoder and find_spec("triton"):
+    kernels = kind == "cuda" and find_spec("triton") is not None
+    if kernels and not config.device.disable_cuda_graph and not spec.encoder:
         tokens = prompt_tokens(config.device, model.weight_bytes, spec.num_layers)
         # all ranks must run a step in the same shape
         tokens = 0 if attention.reads_back else parallel.least(tokens)
@@ -156,7 +157,7 @@ def build_executor(
             spec.context_length,
         )
     pool = KvPool(spec, pages, page_size, kv_dtype, platform.device)
-    if kind == "cuda" and find_spec("triton"):
+    if kernels:
         pool.copy_by_kernel()
     table = RequestTable(running + 1, -(-context // page_size), platform.device)
     executor = DeviceExecutor(model, platform, pool, table, attention, automata)
@@ -168,7 +169,7 @@ def build_executor(
         add_host_tier(executor, host_pages, rank)
     clock.note("kv pool")
     progress("trial step", 0, 1)
-    if kind == "cuda" and find_spec("triton"):
+    if kernels:
         from radixlang.kernels.ahead import compiled_ahead
 
         compiled_ahead(platform.device, lambda: try_out(executor))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -19,25 +17,12 @@ from radixlang.kernels.exact_attention import chunk_of, exact_attention  # noqa:
 from radixlang.kernels.exact_linear import ExactTile, exact_linear, segments, tile_of  # noqa: E402
 from radixlang.kernels.log_sum_exp import log_sum_exp  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("products_in_float64")
+
 DTYPE = torch.bfloat16 if DEVICE == "cuda" else torch.float16
 #: chips on which rows and products are never split, split as they come, and always split
 CHIPS = [tuning.Chip(units, 196608, {}) for units in (1, 16, 1000)]
 COUNTS = (1, 2, 17, 40, 64, 65, 130, 257) if DEVICE == "cuda" else (1, 33)
-
-
-@pytest.fixture(autouse=True)
-def products_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Interpreted, a product is the processor's library's, which on some processors adds up a row in an order that
-    depends on how many rows there are. Hardware does not; of float64 sums the rounding hides it."""
-    if DEVICE == "cuda":
-        return
-    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
-
-    def create_dot(self: Any, a: Any, b: Any, d: Any, *_: Any) -> Any:
-        product = np.matmul(a.data.astype(np.float64), b.data.astype(np.float64))
-        return TensorHandle(product.astype(d.data.dtype) + d.data, d.dtype.scalar)
-
-    monkeypatch.setattr(InterpreterBuilder, "create_dot", create_dot)
 
 
 def randn(*shape: int, dtype: torch.dtype = DTYPE, seed: int = 0) -> torch.Tensor:
