@@ -122,6 +122,17 @@ class MatvecTile:
     warps: int
 
 
+@dataclass(frozen=True)
+class LibraryAlgorithm:
+    """One of the library's kernels, by its own numbers (see `library_linear`)."""
+
+    tile: int
+    stages: int
+    custom: int
+    cluster: int
+    swizzle: int
+
+
 def interpreted() -> bool:
     """True when Triton kernels run in its CPU interpreter."""
     return os.environ.get("TRITON_INTERPRET", "0") == "1"
@@ -294,3 +305,13 @@ def matvec_tile(chip: Chip, *, tokens: int, outer: int, inner: int, gated: bool)
         return None
     entry = _entry(chip, "matvec", {}, tokens=tokens, outer=outer, inner=inner, gated=int(gated))
     return MatvecTile(entry["block_n"], entry["warps"]) if entry.get("block_n") else None
+
+
+def library_algorithm(chip: Chip, *, tokens: int, outer: int, inner: int) -> LibraryAlgorithm | None:
+    """How the library shall compute a product of `tokens` rows with a weight of `outer` × `inner`; None where its
+    own choice is as fast."""
+    entry = _entry(chip, "library", {}, tokens=tokens, outer=outer, inner=inner)
+    if not entry:
+        return None
+    swizzle = entry.get("swizzle", 0)
+    return LibraryAlgorithm(entry["tile"], entry["stages"], entry["custom"], entry["cluster"], swizzle)
