@@ -2,10 +2,10 @@
 
     python benchmarks/gpu_tune_library.py [--tokens 128 192 8192] [--shapes "llama qkv" …] [--steps]
 
-For every shape: what cuBLASLt proposes, and the best few of it with other clusters and orders of tiles. The fastest
-are measured again for a tenth of a second each, torch's product before and after, since under such load the card is
-at its power limit, as in an engine's steps. Prints the best and their times ÷ torch's as entries of the settings
-file. `--steps`: bare steps of the Llama shape, and prompts, with and without the table as it is.
+For every shape: what cuBLASLt proposes, and the best few of it with other clusters and orders of tiles. The
+fastest are measured again for a tenth of a second each, torch's product before and after, since under such load
+the card is at its power limit, as in an engine's steps. Prints the best and their times ÷ torch's as entries of
+the settings file. `--steps`: bare steps of the Llama shape, and prompts, with and without the table as it is.
 """
 
 from __future__ import annotations
