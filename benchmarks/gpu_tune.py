@@ -54,6 +54,12 @@ DECODE_MANY = (
 DECODE_PACKED = ((32, 2, 3), (32, 2, 4), (32, 4, 3), (64, 2, 3), (64, 4, 3))
 DECODE_LEFT = ((64, 4, 2), (64, 4, 3), (128, 4, 2), (128, 8, 2))
 """with the keys as left operands"""
+#: KV heads a tile, then as above: by descriptor
+DECODE_DESCRIBED = (
+    *((4, 64, warps, stages) for warps in (1, 2, 4) for stages in (2, 3, 4)),
+    *((pack, 128, warps, stages) for pack in (4, 8) for warps in (2, 4) for stages in (2, 3)),
+    *((2, 32, warps, stages) for warps in (1, 2) for stages in (3, 4, 5, 6)),
+)
 BYTES = 3 << 29
 
 
@@ -265,7 +271,14 @@ class Decode:
         wanted = next((splits for batch, splits in most.items() if self.batch <= batch), 1)
         splits = [s for s in (wanted, wanted // 2, wanted // 4) if s]
         tiles = DECODE_FEW if self.batch <= 16 else DECODE_MANY
-        return [
+        described = [
+            DecodeTile(s, block, warps, stages, projected=False, pack=pack, tma=True)
+            for s in splits
+            for pack, block, warps, stages in DECODE_DESCRIBED
+            # in one page; and no more queries than a tile has rows, or it would hold fewer heads
+            if self.batch >= 32 and self.page % (block // pack) == 0 and pack * self.heads <= 16 * self.kv_heads
+        ]
+        return described + [
             DecodeTile(s, block, warps, stages, keys_left=left)
             for s in splits
             for left, some in ((False, tiles), (True, DECODE_LEFT))
@@ -281,7 +294,7 @@ def decode(args: argparse.Namespace) -> None:
         small = Decode(model, page, batch, most=1) if batch <= 16 else Decode(model, page, 32, most=1)
         for tile in small.candidates():
             how = min(tile.splits, 3)  # alone, joined by the last program, joined by a second kernel
-            key = (model, page, how, tile.block, tile.warps, tile.stages, tile.keys_left)
+            key = (model, page, replace(tile, splits=how))
             jobs.setdefault(key, lambda c=small, t=tile: c(0, t))  # type: ignore[misc]
     in_threads(list(jobs.values()))
     print(f"compiled {len(jobs)} in {time.monotonic() - begin:.0f} s", flush=True)
@@ -292,7 +305,8 @@ def decode(args: argparse.Namespace) -> None:
         results = timed_all(case.candidates(), case, case.copies)
         best = results[0][1]
         hints = [{"prefetch": True}, {"evict_first": True}, {"prefetch": True, "evict_first": True}]
-        variants = [replace(best, **hint) for hint in hints] + [replace(best, projected=False)]
+        variants = [replace(best, **hint) for hint in hints]
+        variants += [replace(best, projected=False), replace(best, projected=False, chained=False)]
         variants += [
             DecodeTile(best.splits, block, warps, stages, projected=False, pack=pack, chained=chained)
             for pack in (2, 4)

@@ -33,6 +33,12 @@ def _decode_with(given: dict[str, Any], **flags: int) -> dict[str, Any]:
     return {"decode": [entry | flags for entry in given["decode"]]}
 
 
+def _described(least: int, **more: int) -> Change:
+    """Steps of `least` rows and more load the keys of four heads by descriptor."""
+    tile = {"block": 64, "warps": 2, "stages": 3, "pack": 4, "tma": 1, "projected": 0, "chained": 0}
+    return lambda given: {"decode": [{"min_batch": least} | tile | more, *given["decode"]]}
+
+
 def _early(given: dict[str, Any]) -> dict[str, Any]:
     """Small weights are asked for early."""
     small = [
@@ -70,6 +76,11 @@ VARIANTS: dict[str, Change] = {
     "prefetch": lambda given: _decode_with(given, prefetch=1),
     "evict-first": lambda given: _decode_with(given, evict_first=1),
     "early": _early,
+    "described": _described(65),
+    "described-1": _described(65, warps=1),
+    "described-4": _described(65, stages=4),
+    "described-chained": _described(65, chained=1),
+    "described-64": _described(33),
     # sums of narrow blocks in one program each: nobody waits for another's part
     "llama-sums": _skinny("llama o,down", 1, 32, 32, 256, 6, 1),
     # all 224 programs at once on 132 multiprocessors, two on one

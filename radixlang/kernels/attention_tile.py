@@ -90,6 +90,13 @@ def bounded(score, scale, cap, SOFTCAP: tl.constexpr):
 
 
 @triton.jit
+def _own_head(BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PACK: tl.constexpr, GROUP: tl.constexpr):
+    """[BLOCK_M, BLOCK_N * PACK]: whether a key is of the KV head that the query looks at."""
+    of_head = tl.arange(0, BLOCK_N * PACK) % PACK
+    return of_head[None, :] == (tl.arange(0, BLOCK_M) // GROUP % PACK)[:, None]
+
+
+@triton.jit
 def sweep(
     q,
     m,
@@ -132,14 +139,15 @@ def sweep(
     """Fold keys [start, end) into the running maximum m, sum l [M] and accumulator acc [M, BLOCK_D].
 
     `start` is a multiple of BLOCK_N and `page` the `page_ids` there; `position` [M] are the queries' places in
-    the row. With MASKED off every key must be visible to every query, and `end` a multiple of BLOCK_N if D is
-    BLOCK_D. Keys at or beyond `end` are never read: a page's tail may hold anything. With TMA, whole tiles come
-    through the descriptors `k_tiles` and `v_tiles` of the cache as a matrix [pages * PAGE, kv_heads * D], from
+    the row. With MASKED off every key must be visible to every query of its head, and `end` a multiple of BLOCK_N
+    if D is BLOCK_D. Keys at or beyond `end` are never read: a page's tail may hold anything. With TMA, tiles of
+    runs without MASKED come through the descriptors `k_tiles` and `v_tiles` of the cache as a matrix
+    [pages * PAGE, kv_heads * D], from `column` on, or, with PACK, as [pages * PAGE, kv_heads, D], from head
     `column` on; a tile lies in one page. EVICT is the cache hint of the other loads, "" for none.
 
     With PACK, a tile holds the keys of PACK KV heads (`k_head`, `v_head` apart), which are neighbours in memory:
     reads are longer, and of the rows that a product has anyway more are of use. GROUP queries see the first head,
-    the next GROUP the second, and so on, which takes MASKED.
+    the next GROUP the second, and so on.
 
     KEYS_LEFT makes keys and values the left operands, which Hopper's tensor cores read from shared memory without
     a way through registers: for tiles of at least 64 keys and few queries.
@@ -149,8 +157,12 @@ def sweep(
         following = page_ids(table, tile + BLOCK_N, end, PAGE, BLOCK_N, PACK)
         if TMA and not MASKED:
             slot = page * PAGE + tile % PAGE
-            k = tl.trans(k_tiles.load([slot, column]))
-            v = v_tiles.load([slot, column])
+            if PACK > 1:
+                k = tl.trans(k_tiles.load([slot, column, 0]).reshape(BLOCK_N * PACK, BLOCK_D))
+                v = v_tiles.load([slot, column, 0]).reshape(BLOCK_N * PACK, BLOCK_D)
+            else:
+                k = tl.trans(k_tiles.load([slot, column]))
+                v = v_tiles.load([slot, column])
         else:
             k, v = _load_tile(
                 page,
@@ -185,11 +197,12 @@ def sweep(
             keys = tile + tl.arange(0, BLOCK_N * PACK) // PACK
             visible = keys[None, :] <= position[:, None]
             if PACK > 1:
-                of_head = tl.arange(0, BLOCK_N * PACK) % PACK
-                visible = visible & (of_head[None, :] == (tl.arange(0, q.shape[0]) // GROUP % PACK)[:, None])
+                visible = visible & _own_head(q.shape[0], BLOCK_N, PACK, GROUP)
             if WINDOWED:
                 visible = visible & (keys[None, :] > position[:, None] - window)
             score = tl.where(visible, score, float("-inf"))
+        elif PACK > 1:
+            score = tl.where(_own_head(q.shape[0], BLOCK_N, PACK, GROUP), score, float("-inf"))
         m_new = tl.maximum(m, tl.max(score, 1))
         # a query that has seen no key yet keeps m = -inf; subtracting 0 then makes its weights exp2(-inf) = 0
         base = tl.where(m_new == float("-inf"), 0.0, m_new)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from radixlang.kernels import chain
 from radixlang.kernels.attention_tile import add_sink, bounded, page_ids, score_factors, sweep
@@ -97,6 +98,8 @@ def _decode_kernel(
     q_ptr,
     k_ptr,
     v_ptr,
+    k_tiles,
+    v_tiles,
     table_ptr,
     rows_ptr,
     starts_ptr,
@@ -154,6 +157,7 @@ def _decode_kernel(
     TREE: tl.constexpr,
     PACK: tl.constexpr,
     KEYS_LEFT: tl.constexpr,
+    TMA: tl.constexpr,
     CHAINED: tl.constexpr,
 ):
     release(CHAINED)
@@ -247,45 +251,51 @@ def _decode_kernel(
         )
     if UPCAST:
         q = q.to(tl.float32)
-    m, l, acc = sweep(
-        q,
-        m,
-        l,
-        acc,
-        last + lane // QUERY,
-        table,
-        page,
-        k_base,
-        v_base,
-        start,
-        end,
-        scale,
-        cap,
-        window,
-        k_page,
-        k_slot,
-        v_page,
-        v_slot,
-        k_ptr,
-        v_ptr,
-        0,
-        D,
-        BLOCK_D,
-        BLOCK_N,
-        PAGE,
-        False,
-        True,
-        WINDOWED,
-        SOFTCAP,
-        UPCAST,
-        PRECISION,
-        EVICT,
-        PACK,
-        GROUP,
-        k_head,
-        v_head,
-        KEYS_LEFT,
-    )
+    # Two runs of tiles: by descriptor those that every query sees whole, and the others, which pay for masks.
+    # Without descriptors there is only the second.
+    whole = start
+    if TMA:
+        whole = tl.maximum(tl.minimum(end, last + 1) // BLOCK_N * BLOCK_N, start)
+    for run in tl.static_range(0 if TMA else 1, 2):
+        m, l, acc = sweep(
+            q,
+            m,
+            l,
+            acc,
+            last + lane // QUERY,
+            table,
+            page if run == 0 or not TMA else page_ids(table, whole, end, PAGE, BLOCK_N, PACK),
+            k_base,
+            v_base,
+            start if run == 0 else whole,
+            whole if run == 0 else end,
+            scale,
+            cap,
+            window,
+            k_page,
+            k_slot,
+            v_page,
+            v_slot,
+            k_tiles,
+            v_tiles,
+            kv_head * D if PACK == 1 else kv_head,
+            D,
+            BLOCK_D,
+            BLOCK_N,
+            PAGE,
+            TMA,
+            run == 1,
+            WINDOWED,
+            SOFTCAP,
+            UPCAST,
+            PRECISION,
+            EVICT,
+            PACK,
+            GROUP,
+            k_head,
+            v_head,
+            KEYS_LEFT,
+        )
     if SPLIT:
         place = (token * heads + head) * num_splits + split
         norm = tl.where(l > 0.0, l, 1.0)
@@ -393,7 +403,8 @@ def decode_attention(
     zeros, tokens of no row are left unwritten. Where `max_query` is 1 each row has exactly one token, row i the
     i-th, and `query_starts` is not read. Meant for
     max_query * heads / kv_heads ≤ `MAX_DECODE_ROWS`; beyond that `extend_attention` is faster.
-    With `prefixes`, which are for one query a row and no window, the rows go on from there.
+    With `prefixes`, which are for one query a row and no window, the rows go on from there. With `tile.tma` the
+    caches must be dense, and what prefixes leave out whole pages.
     """
     return _launch(
         q, k_cache, v_cache, page_table, rows, query_starts, lengths,
@@ -481,10 +492,21 @@ def _launch(
     # a projected step prepares one new key a program
     pack = 1 if new else _pack(tile.pack, max_query * group, kv_heads, block_m)
     keys = tile.block // pack
+    # Not by descriptor: keys of a window, few of whose tiles need no mask; and tiles longer than a page, which
+    # they become where they hold fewer heads than asked for.
+    tma = tile.tma and not window and page_size % keys == 0
+    k_tiles, v_tiles = k_cache, v_cache
+    if tma:
+        shape, box = [-1, kv_heads * head_dim], [keys, head_dim]
+        if pack > 1:
+            shape, box = [-1, kv_heads, head_dim], [keys, pack, head_dim]
+        k_tiles, v_tiles = (TensorDescriptor.from_tensor(cache.view(shape), box) for cache in (k_cache, v_cache))
     _decode_kernel[(kv_heads // pack, rows.shape[0], splits)](
         q,
         k_cache,
         v_cache,
+        k_tiles,
+        v_tiles,
         page_table,
         rows,
         query_starts,
@@ -536,6 +558,7 @@ def _launch(
         TREE=prefixes is not None,
         PACK=pack,
         KEYS_LEFT=tile.keys_left,
+        TMA=tma,
         UPCAST=upcast_dots(q.dtype),
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         num_warps=tile.warps,

@@ -20,7 +20,7 @@ import torch
 SAFE_SHARED_BYTES = 64 * 1024
 MAX_SPLITS = 64
 #: what a table's entry for decoding may switch on or off with 1 or 0 (see `DecodeTile`)
-DECODE_FLAGS = ("projected", "prefetch", "evict_first", "chained", "keys_left")
+DECODE_FLAGS = ("projected", "prefetch", "evict_first", "chained", "keys_left", "tma")
 #: programs wanted per multiprocessor before a row's keys are no longer split
 PROGRAMS_PER_UNIT = 4
 #: most query-head rows of one decode tile; longer queries go to the extend kernel
@@ -46,7 +46,8 @@ class DecodeTile:
 
     `projected`: attention prepares queries and newest keys itself. `prefetch`: the first tile is asked for while
     the kernel before still runs. `evict_first`: keys and values leave the cache before anything else. `keys_left`:
-    keys and values are the left operands of products (see `attention_tile.sweep`).
+    keys and values are the left operands of products (see `attention_tile.sweep`). `tma`: whole tiles are loaded
+    by descriptor, for which the `block / pack` keys of a tile must lie in one page.
     """
 
     splits: int
@@ -59,6 +60,7 @@ class DecodeTile:
     pack: int = 1
     chained: bool = True
     keys_left: bool = False
+    tma: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,17 @@ class MatvecTile:
 
     block_n: int
     warps: int
+
+
+@dataclass(frozen=True)
+class LibraryAlgorithm:
+    """One of the library's kernels, by its own numbers (see `library_linear`)."""
+
+    tile: int
+    stages: int
+    custom: int
+    cluster: int
+    swizzle: int
 
 
 def interpreted() -> bool:
@@ -209,7 +222,15 @@ def decode_tile(
     flags = {name: bool(entry[name]) for name in DECODE_FLAGS if name in entry}
     # Others do not go to the tensor cores as they lie in shared memory; of many queries, weights need room there.
     flags["keys_left"] = flags.get("keys_left", False) and element_size == 2 and queries <= 32
-    return DecodeTile(splits, block, warps, stages, pack=entry.get("pack", 1), **flags)
+    pack = entry.get("pack", 1)
+    flags["tma"] = flags.get("tma", False) and _describable(element_size, head_dim, page_size, block // pack)
+    return DecodeTile(splits, block, warps, stages, pack=pack, **flags)
+
+
+def _describable(element_size: int, head_dim: int, page_size: int, keys: int) -> bool:
+    """True where tiles of so many keys can be loaded by descriptor: it reads boxes of powers of two, as wide as a
+    product (16 and more), out of one page; elements of half precision are all that was measured."""
+    return element_size == 2 and next_power_of_2(head_dim) == head_dim >= 16 and page_size % keys == 0
 
 
 def extend_tile(chip: Chip, *, head_dim: int, element_size: int, page_size: int) -> ExtendTile:
@@ -231,9 +252,7 @@ def _query_tile(entry: dict[str, int], chip: Chip, head_dim: int, element_size: 
         block_m //= 2
     query_bytes = block_m * width * element_size
     block_n, stages = _fit(wanted_n, entry["stages"], head_dim, element_size, chip.shared_bytes - query_bytes)
-    # A descriptor reads boxes of powers of two, as wide as a product (16 and more); elements of half precision are
-    # all that was measured.
-    tma = bool(entry.get("tma")) and element_size == 2 and width == head_dim >= 16 and page_size % block_n == 0
+    tma = bool(entry.get("tma")) and _describable(element_size, head_dim, page_size, block_n)
     return ExtendTile(block_m, block_n, entry["warps"], stages, tma)
 
 
@@ -286,3 +305,13 @@ def matvec_tile(chip: Chip, *, tokens: int, outer: int, inner: int, gated: bool)
         return None
     entry = _entry(chip, "matvec", {}, tokens=tokens, outer=outer, inner=inner, gated=int(gated))
     return MatvecTile(entry["block_n"], entry["warps"]) if entry.get("block_n") else None
+
+
+def library_algorithm(chip: Chip, *, tokens: int, outer: int, inner: int) -> LibraryAlgorithm | None:
+    """How the library shall compute a product of `tokens` rows with a weight of `outer` × `inner`; None where its
+    own choice is as fast."""
+    entry = _entry(chip, "library", {}, tokens=tokens, outer=outer, inner=inner)
+    if not entry:
+        return None
+    swizzle = entry.get("swizzle", 0)
+    return LibraryAlgorithm(entry["tile"], entry["stages"], entry["custom"], entry["cluster"], swizzle)

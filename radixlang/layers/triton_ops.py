@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from radixlang.kernels import library_linear
 from radixlang.kernels.activation import gelu_tanh_mul, silu_mul
 from radixlang.kernels.matvec import matvec
 from radixlang.kernels.norm import add_rms_norm, rms_norm
@@ -147,7 +148,7 @@ class TritonOps(Steps):
         tile = self._tile(x, linear)
         if tile is None:
             if isinstance(linear, DenseLinear) and linear.bias is None and x.dtype != torch.float32:
-                return None, stream.addmm_(x, linear.weight.t())
+                return None, library_linear.add_linear(x, linear.weight, stream)
             return linear(x), stream
         if isinstance(tile, SkinnyTile) and behind is not None and self._begins(stream, tile, behind):
             assert isinstance(linear, DenseLinear)
@@ -186,6 +187,8 @@ def _product(x: torch.Tensor | BegunNorm, linear: Linear, tile: Tile, **more: An
         return skinny_linear(x, linear.weight, linear.bias, tile=tile, **more)
     assert isinstance(x, torch.Tensor)
     if tile is None:
+        if isinstance(linear, DenseLinear) and linear.bias is None:
+            return library_linear.linear(x, linear.weight)
         return linear(x)
     assert isinstance(linear, DenseLinear)
     return matvec(x, linear.weight, linear.bias, tile=tile, **more)

@@ -181,6 +181,31 @@ def test_decode_settings_for_large_pages_and_wide_elements() -> None:
     assert tuning.decode_tile(h200(), page_size=64, element_size=2, **sizes).stages == 4
 
 
+@pytest.mark.parametrize(
+    ("page", "head_dim", "element_size", "described"),
+    [
+        (16, 128, 2, True),
+        (64, 64, 2, True),
+        (16, 128, 1, False),
+        (16, 128, 4, False),
+        (16, 96, 2, False),
+        (8, 128, 2, False),
+        (24, 128, 2, False),
+        (1, 128, 2, False),
+    ],
+)
+def test_decode_by_descriptor_only_where_that_works(
+    page: int, head_dim: int, element_size: int, described: bool
+) -> None:
+    entry = {"block": 64, "warps": 2, "stages": 3, "pack": 4, "tma": 1}
+    chip = tuning.Chip(units=132, shared_bytes=196608, table={"decode": [entry]})
+    sizes = {"batch": 128, "queries": 4, "max_length": 1024, "kv_heads": 8}
+    sizes |= {"page_size": page, "head_dim": head_dim, "element_size": element_size}
+    assert tuning.decode_tile(chip, **sizes).tma is described
+    entry["tma"] = 0
+    assert not tuning.decode_tile(chip, **sizes).tma
+
+
 @pytest.mark.parametrize("head_dim", [64, 80, 128, 256])
 @pytest.mark.parametrize("element_size", [1, 2, 4])
 def test_tiles_fit_into_shared_memory(head_dim: int, element_size: int) -> None:

@@ -14,6 +14,8 @@ if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("run by tests/kernels/test_triton_interpreted.py", allow_module_level=True)
 pytest.importorskip("triton", reason="Triton is not installed, so its kernels cannot run here")
 
+from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
+
 from radixlang.kernels import reference  # noqa: E402
 from radixlang.kernels.decode_attention import decode_attention, decode_projected  # noqa: E402
 from radixlang.kernels.extend_attention import extend_attention  # noqa: E402
@@ -90,7 +92,7 @@ def check(
             **inputs,
             **options,
             max_query=int((starts[1:] - starts[:-1]).max()),
-            tile=DecodeTile(splits=splits, block=block, warps=4, stages=2, pack=pack, keys_left=keys_left),
+            tile=DecodeTile(splits, block, warps=4, stages=2, pack=pack, keys_left=keys_left, tma=tma),
         )
     else:
         tile = ExtendTile(block_m=block_m, block_n=block, warps=4, stages=2, tma=tma)
@@ -135,6 +137,72 @@ def test_keys_as_left_operands(pack: int, splits: int) -> None:
     check(several, splits=splits, block=64, pack=pack, keys_left=True)
 
 
+NEEDS_TMA = pytest.mark.skipif(
+    DEVICE == "cuda" and torch.cuda.get_device_capability()[0] < 9, reason="needs a GPU with TMA (sm_90)"
+)
+DESCRIBED = [torch.float16] + [torch.bfloat16] * (DEVICE == "cuda")
+
+
+@pytest.fixture
+def described(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """The boxes of the descriptors that launches make."""
+    boxes: list[list[int]] = []
+    make = TensorDescriptor.from_tensor
+
+    def noted(tensor: torch.Tensor, box: list[int]) -> TensorDescriptor:
+        boxes.append(box)
+        return make(tensor, box)
+
+    monkeypatch.setattr(TensorDescriptor, "from_tensor", noted)
+    return boxes
+
+
+@NEEDS_TMA
+@pytest.mark.parametrize("splits", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("page", "block", "pack"),
+    [(16, 16, 1), (16, 32, 2), (16, 64, 4), (16, 128, 8), (64, 64, 1), (64, 64, 4), (128, 128, 1), (128, 128, 2)],
+)
+@pytest.mark.parametrize("dtype", DESCRIBED)
+def test_decode_by_descriptors(
+    page: int, block: int, pack: int, splits: int, dtype: torch.dtype, described: list[list[int]]
+) -> None:
+    """Rows that end inside, at and one past a tile, and of no length; slots that hold no key are NaN."""
+    keys = block // pack
+    lengths = [1, keys - 1, keys, keys + 1, 0, 2 * keys, page + 1, 2 * page + keys // 2]
+    inputs = make([1] * 8, lengths, heads=4 * pack, kv_heads=2 * pack, dim=64, page=page, dtype=dtype)
+    check(inputs, splits=splits, block=block, pack=pack, tma=True)
+    assert described == [[keys, 64] if pack == 1 else [keys, pack, 64]] * 2
+
+
+@NEEDS_TMA
+@pytest.mark.parametrize(("page", "block", "pack"), [(16, 64, 4), (64, 64, 1)])
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("dtype", DESCRIBED)
+def test_all_that_decode_does_by_descriptors(
+    page: int, block: int, pack: int, splits: int, dtype: torch.dtype, described: list[list[int]]
+) -> None:
+    options: dict[str, Any] = {"splits": splits, "block": block, "pack": pack, "tma": True}
+    sinks = torch.linspace(-3.0, 4.0, 16).to(DEVICE)
+    inputs = make([1] * 4, [1, 64, 150, 0], heads=16, kv_heads=4, dim=64, page=page, dtype=dtype)
+    check(inputs, **options, softcap=5.0, sinks=sinks)
+    check(inputs, **options, keys_left=True)
+    # several queries a row: whole tiles end before the first of them, maybe in an earlier split
+    several = make([8, 8, 5, 0, 3], [70, 130, 5, 30, 82], heads=8, kv_heads=4, dim=64, page=page, dtype=dtype)
+    check(several, **options)
+    assert len(described) == 6
+
+
+@pytest.mark.parametrize("dtype", DESCRIBED)
+def test_decode_tiles_that_cannot_be_described(dtype: torch.dtype, described: list[list[int]]) -> None:
+    """Windows, and fewer heads a tile than asked for, which makes it longer than a page, by pointer."""
+    options: dict[str, Any] = {"splits": 2, "block": 64, "pack": 4, "tma": True}
+    check(make([1, 1], [70, 9], heads=8, kv_heads=4, dim=64, page=16, dtype=dtype), **options, window=20)
+    check(make([1, 1], [70, 9], heads=6, kv_heads=6, dim=64, page=16, dtype=dtype), **options)
+    check(make([1, 1], [70, 9], heads=32, kv_heads=4, dim=64, page=16, dtype=dtype), **options)
+    assert not described
+
+
 @pytest.mark.parametrize("dim", [64, 80, 96, 192, 256])
 def test_head_dims(dim: int) -> None:
     check(make([1, 1], [33, 20], heads=4, kv_heads=2, dim=dim, page=16), splits=2, scale=dim**-0.5)
@@ -175,6 +243,7 @@ def check_projected(
     splits: int = 1,
     block: int = 16,
     keys_left: bool = False,
+    tma: bool = False,
     dtype: torch.dtype = torch.float32,
     **options: Any,
 ) -> None:
@@ -208,7 +277,7 @@ def check_projected(
     expected = reference.paged_attention(
         turned, *expected_caches, table, rows, inputs["query_starts"], counts, scale=scale, **options
     )
-    tile = DecodeTile(splits=splits, block=block, warps=4, stages=2, keys_left=keys_left)
+    tile = DecodeTile(splits=splits, block=block, warps=4, stages=2, keys_left=keys_left, tma=tma)
     out = decode_projected(
         qkv, *caches, table, rows, slots, counts, heads=heads, angles=angles,
         q_weight=weights[0], k_weight=weights[1], eps=1e-5, scale=scale, tile=tile, **options,
@@ -248,6 +317,18 @@ def test_projected_heads_and_rotations(heads: int, kv_heads: int, dim: int, rota
 def test_projected_keys_as_left_operands(splits: int) -> None:
     check_projected([1, 64, 65, 150, 0], heads=6, normed=True, splits=splits, block=64, keys_left=True)
     check_projected([3, 40, 175], page=8, splits=splits, block=64, keys_left=True, window=33)
+
+
+@NEEDS_TMA
+@pytest.mark.parametrize(("page", "block", "splits"), [(16, 16, 1), (16, 16, 4), (64, 32, 2), (64, 64, 1)])
+@pytest.mark.parametrize("dtype", DESCRIBED)
+def test_projected_by_descriptors(
+    page: int, block: int, splits: int, dtype: torch.dtype, described: list[list[int]]
+) -> None:
+    """The newest key alone, first and last of a tile, and rows of padding."""
+    lengths = [1, block, block + 1, 37, 129, 0, 128, 2 * block + 1]
+    check_projected(lengths, page=page, block=block, splits=splits, dtype=dtype, tma=True)
+    assert described == [[block, 64]] * 2
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -305,11 +386,9 @@ def test_extend_mixed_batch(page: int, block_m: int, block: int) -> None:
     check(inputs, block_m=block_m, block=block)
 
 
-@pytest.mark.skipif(
-    DEVICE == "cuda" and torch.cuda.get_device_capability()[0] < 9, reason="needs a GPU with TMA (sm_90)"
-)
+@NEEDS_TMA
 @pytest.mark.parametrize(("page", "block", "dim"), [(16, 16, 64), (64, 32, 128), (128, 128, 64), (128, 64, 256)])
-@pytest.mark.parametrize("dtype", [torch.float16] + [torch.bfloat16] * (DEVICE == "cuda"))
+@pytest.mark.parametrize("dtype", DESCRIBED)
 def test_extend_by_descriptors(page: int, block: int, dim: int, dtype: torch.dtype) -> None:
     """Whole tiles by descriptor, the others by pointer, so that no slot past a row's end (NaN) is ever read."""
     inputs = make([23, 60, 1, 0, 1], [23, 277, 250, 9, 0], heads=6, kv_heads=2, dim=dim, page=page, dtype=dtype)

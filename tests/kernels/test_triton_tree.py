@@ -179,7 +179,10 @@ def test_half_precision(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.float16] + [torch.bfloat16] * (DEVICE == "cuda"))
 def test_by_descriptors(dtype: torch.dtype) -> None:
     lengths = [140, 150, 160, 129, 170, 145]
-    check(make(["a"] * 6, lengths, page=64, block=32, part=128, tma=True, dtype=dtype), block=32)
+    step = make(["a"] * 6, lengths, page=64, block=32, part=128, tma=True, dtype=dtype)
+    check(step, block=32)
+    for splits, block, pack in ((1, 64, 2), (2, 64, 1), (3, 32, 2)):  # the rows' own keys as well
+        check(step, tile=DecodeTile(splits, block, warps=4, stages=2, pack=pack, tma=True))
 
 
 def test_deep_trees() -> None:

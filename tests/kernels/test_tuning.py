@@ -20,6 +20,7 @@ READ = {
         {"block_m", "block_n", "warps", "stages", "tma", "per_unit", "chunk", "sweep_cost", "least_mib"},
     ),
     "matvec": (PRODUCT, {"block_n", "warps"}),
+    "library": ({"tokens", "outer", "inner"}, {"tile", "stages", "custom", "cluster", "swizzle"}),
     "skinny": (PRODUCT, {"block_n", "block_k", "warps", "stages", "programs", "early", "begin_norm"}),
 }
 

@@ -127,12 +127,14 @@ def projected(heads: int, kv_heads: int, dim: int, page: int, half: int, tile: t
     )  # fmt: skip
 
 
-def tree(chip: tuning.Chip, heads: int, kv_heads: int, dim: int, page: int, splits: int, **options: Any) -> None:
+def tree(
+    chip: tuning.Chip, heads: int, kv_heads: int, dim: int, page: int, tile: tuning.DecodeTile, **options: Any
+) -> None:
     """A step that begins with what its rows share, and goes on with the decode kernel."""
     q = torch.zeros((3, heads + 2 * kv_heads, dim), dtype=BF16)[:, :heads]
     cache = torch.zeros((4, page, kv_heads, dim), dtype=BF16)
     sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": dim, "element_size": 2, "page_size": page}
-    shared, tile = tuning.tree_tile(chip, **sizes), tuning.DecodeTile(splits, 32, 2, 2, pack=2)
+    shared = tuning.tree_tile(chip, **sizes)
     assert shared is not None
     work = TreeWork(*tree_sections(integers(tree_size(3)), 3))
     sinks = options.pop("sinks", None)
@@ -197,10 +199,12 @@ def main(backend: str, architecture: str, settings: str) -> None:
     projected(16, 8, 128, 16, 64, tuning.DecodeTile(1, 32, 2, 2))
     projected(7, 1, 96, 7, 10, tuning.DecodeTile(4, 16, 4, 2, prefetch=True, evict_first=True))
     projected(4, 4, 64, 128, 0, tuning.DecodeTile(2, 64, 4, 2, prefetch=True))
-    if table:  # a tile that only a measured chip has
+    if table:  # tiles that only a measured chip has
         projected(16, 8, 128, 16, 128, tuning.DecodeTile(2, 64, 4, 3, keys_left=True))
-    tree(chip, 32, 8, 128, 16, 1)
-    tree(chip, 28, 4, 64, 128, 4, softcap=3.0, sinks=torch.zeros(28))
+        projected(16, 8, 128, 64, 64, tuning.DecodeTile(1, 64, 4, 3, tma=True))
+        tree(chip, 32, 8, 128, 16, tuning.DecodeTile(1, 64, 2, 3, pack=4, chained=False, tma=True))
+    tree(chip, 32, 8, 128, 16, tuning.DecodeTile(1, 32, 2, 2, pack=2))
+    tree(chip, 28, 4, 64, 128, tuning.DecodeTile(4, 32, 2, 2, pack=2), softcap=3.0, sinks=torch.zeros(28))
     attention(chip, 300, 32, 8, 128, 64)
     attention(chip, 300, 32, 8, 128, 128)
     attention(chip, 300, 32, 8, 64, 128, window=300)
