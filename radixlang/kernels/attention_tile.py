@@ -192,7 +192,13 @@ def sweep(
             product = tl.trans(tl.dot(tl.trans(k), tl.trans(q), input_precision=PRECISION))
         else:
             product = tl.dot(q, k, input_precision=PRECISION)
-        score = bounded(product, scale, cap, SOFTCAP)
+        # without a cap, scores stay as they are until the exponential, which scales them in its own multiply-add
+        if SOFTCAP:
+            score = bounded(product, scale, cap, SOFTCAP)
+            factor = 1.0
+        else:
+            score = product
+            factor = scale
         if MASKED:
             keys = tile + tl.arange(0, BLOCK_N * PACK) // PACK
             visible = keys[None, :] <= position[:, None]
@@ -203,10 +209,10 @@ def sweep(
             score = tl.where(visible, score, float("-inf"))
         elif PACK > 1:
             score = tl.where(_own_head(q.shape[0], BLOCK_N, PACK, GROUP), score, float("-inf"))
-        m_new = tl.maximum(m, tl.max(score, 1))
+        m_new = tl.maximum(m, tl.max(score, 1) * factor)
         # a query that has seen no key yet keeps m = -inf; subtracting 0 then makes its weights exp2(-inf) = 0
         base = tl.where(m_new == float("-inf"), 0.0, m_new)
-        weight = tl.exp2(score - base[:, None])
+        weight = tl.exp2(score * factor - base[:, None])
         shrink = tl.exp2(m - base)
         l = l * shrink + tl.sum(weight, 1)
         weight = weight.to(v.dtype)
