@@ -9,7 +9,9 @@ import logging
 import os
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -42,6 +44,28 @@ def _has_gpu() -> bool:
     except ImportError:
         return False
     return torch.cuda.is_available()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def triton_interprets_kernels_and_little_else() -> None:
+    """Its interpreter patches all of the language, and puts it back, at each launch and each call of a function,
+    and computes for each sum whether it overflows, which is dropped unless it debugs. Both take longer than most
+    kernels of tests do."""
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        return
+    from triton.runtime import interpreter
+
+    patch, patched = interpreter._patch_lang, set[Any]()
+
+    def once(function: Any) -> SimpleNamespace:
+        if function not in patched:
+            patched.add(function)
+            patch(function)
+        return SimpleNamespace(restore=lambda: None)
+
+    interpreter._patch_lang = once
+    options = interpreter.interpreter_builder.options
+    interpreter.interpreter_builder.options = replace(options, sanitize_overflow=False)
 
 
 @pytest.fixture(autouse=True)
