@@ -9,7 +9,9 @@ import logging
 import os
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,12 +38,50 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="needs an accelerator"))
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """As `--dist loadfile`, and the tests of the one server stay together: it is long in starting."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return "e2e" if nodeid.startswith("tests/e2e/") else super()._split_scope(nodeid)
+
+    return Scheduling(config, log)
+
+
 def _has_gpu() -> bool:
     try:
         import torch
     except ImportError:
         return False
     return torch.cuda.is_available()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def triton_interprets_kernels_and_little_else() -> None:
+    """Its interpreter patches all of the language, and puts it back, at each launch and each call of a function,
+    and computes for each sum whether it overflows, which is dropped unless it debugs. Both take longer than most
+    kernels of tests do. A version that has neither by these names is left as it is."""
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        return
+    from triton.runtime import interpreter
+
+    patch, patched = getattr(interpreter, "_patch_lang", None), set[Any]()
+    options: Any = getattr(interpreter.interpreter_builder, "options", None)
+    if patch is None or not hasattr(options, "sanitize_overflow"):
+        return
+
+    def once(function: Any) -> SimpleNamespace:
+        if function not in patched:
+            patched.add(function)
+            patch(function)
+        return SimpleNamespace(restore=lambda: None)
+
+    interpreter._patch_lang = once
+    interpreter.interpreter_builder.options = replace(options, sanitize_overflow=False)
 
 
 @pytest.fixture(autouse=True)

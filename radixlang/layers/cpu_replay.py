@@ -40,6 +40,11 @@ class _Watch(TorchDispatchMode):
         super().__init__()
         self.computed = False
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """False: torch would load its compiler, which takes seconds, to say that it is not to compile this."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         # What is declared a view may copy all the same (`contiguous`, `reshape`, `flatten`): memory tells.

@@ -75,7 +75,12 @@ def ask(engine, prompts, **sampling):
     return engine.generate(input_ids=prompts, sampling_params=params)
 
 
-GRID = list(itertools.product((False, True), (8, 512), (1, 4, 16), ("torch_native", "auto")))
+CHOICES = (False, True), (8, 512), (1, 4, 16), ("torch_native", "auto")
+#: in the half that is not slow any three settings meet in every way
+GRID = [
+    pytest.param(*setting, marks=[pytest.mark.slow] if sum(map(tuple.index, CHOICES, setting)) % 2 else [])
+    for setting in itertools.product(*CHOICES)
+]
 
 
 @pytest.mark.parametrize(("no_overlap", "chunk", "page", "backend"), GRID)

@@ -53,7 +53,10 @@ def run(folder, **options):
     return out, info, pids
 
 
-@pytest.mark.parametrize("case", [pytest.param("llama", marks=pytest.mark.slow), *list(CASES)[1:]])
+# Three ranks, and Llama's, are tested as threads in tests/models/test_shards.py as well.
+@pytest.mark.parametrize(
+    "case", ["qwen2", "gemma3", *(pytest.param(case, marks=pytest.mark.slow) for case in ("llama", "llama-three"))]
+)
 def test_the_same_text_as_on_one_device(case, tmp_path):
     size, *what = CASES[case]
     make(*what, tmp_path)

@@ -19,7 +19,7 @@ from radixlang.messages import GrammarSpec
 from tests.grammar.conftest import bits, small_vocabulary
 
 RELAXED = settings(
-    max_examples=60,
+    max_examples=30,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -106,13 +106,19 @@ def test_every_state_can_be_finished(pattern) -> None:
             machine = reader(pattern)
         except (Unsuitable, re.error):
             return
-    for place in range(len(machine._accepts) if machine else 0):
-        seen, stack = {place}, [place]
-        while stack and not any(machine.accepts(one) for one in seen):
-            new = set(machine.dfa.table[stack.pop()].tolist()) - seen - {DEAD}
-            seen |= new
-            stack += new
-        assert any(machine.accepts(one) for one in seen), pattern
+    if machine is None:
+        return
+    before: dict[int, set[int]] = {}
+    for place in range(len(machine._accepts)):
+        for after in set(machine.dfa.table[place].tolist()) - {DEAD}:
+            before.setdefault(after, set()).add(place)
+    stack = [place for place in range(len(machine._accepts)) if machine.accepts(place)]
+    seen = set(stack)
+    while stack:
+        new = before.get(stack.pop(), set()) - seen
+        seen |= new
+        stack += new
+    assert seen == set(range(len(machine._accepts))), pattern
 
 
 @pytest.mark.parametrize("flags", ["", "(?i)", "(?a)", "(?ai)"])

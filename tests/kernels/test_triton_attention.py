@@ -113,8 +113,16 @@ def test_decode_head_groups(heads: int, kv_heads: int) -> None:
     check(make([1, 1], [19, 50], heads=heads, kv_heads=kv_heads, dim=64, page=16), splits=2)
 
 
-@pytest.mark.parametrize("splits", [1, 2, 4] if DEVICE == "cuda" else [1, 3])
-@pytest.mark.parametrize(("heads", "kv_heads", "pack"), [(8, 4, 2), (16, 8, 8), (12, 6, 4), (5, 5, 8), (32, 4, 4)])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "pack", "splits"),
+    [(8, 4, 2, 1), (8, 4, 2, 3), (16, 8, 8, 3), (12, 6, 4, 1), (5, 5, 8, 3), (32, 4, 4, 1)]
+    if DEVICE == "cpu"
+    else [
+        (*heads, splits)
+        for heads in ((8, 4, 2), (16, 8, 8), (12, 6, 4), (5, 5, 8), (32, 4, 4))
+        for splits in (1, 2, 4)
+    ],
+)
 def test_several_kv_heads_a_tile(heads: int, kv_heads: int, pack: int, splits: int) -> None:
     """Also where fewer heads than asked for divide, or fit into the tile's rows."""
     for page in (1, 7, 16) if DEVICE == "cuda" else (7,):

@@ -44,21 +44,24 @@ KERNELS = {
 
 
 @pytest.mark.parametrize(
-    ("backend", "architecture", "settings", "shared"),
+    ("backend", "architecture", "settings", "shared", "more"),
     [
-        ("cuda", "90", "nvidia_h200", 227 * 1024),
-        pytest.param("cuda", "80", "unmeasured", 99 * 1024, marks=pytest.mark.slow),
-        pytest.param("hip", "gfx942", "unmeasured", 64 * 1024, marks=pytest.mark.slow),
+        ("cuda", "90", "nvidia_h200", 227 * 1024, []),
+        pytest.param("cuda", "90", "nvidia_h200", 227 * 1024, ["every"], marks=pytest.mark.slow),
+        pytest.param("cuda", "80", "unmeasured", 99 * 1024, ["every"], marks=pytest.mark.slow),
+        pytest.param("hip", "gfx942", "unmeasured", 64 * 1024, ["every"], marks=pytest.mark.slow),
     ],
 )
-def test_compiles(backend: str, architecture: str, settings: str, shared: int, tmp_path: Path) -> None:
+def test_compiles(
+    backend: str, architecture: str, settings: str, shared: int, more: list[str], tmp_path: Path
+) -> None:
     environment = os.environ | {
         "TRITON_INTERPRET": "0",
         "TRITON_CACHE_DIR": str(tmp_path),
         "PYTHONPATH": str(HERE.parent.parent),
     }
     run = subprocess.run(
-        [sys.executable, str(HERE / "triton_offline.py"), backend, architecture, settings],
+        [sys.executable, str(HERE / "triton_offline.py"), backend, architecture, settings, *more],
         env=environment,
         capture_output=True,
         text=True,

@@ -24,30 +24,36 @@ pytestmark = [
 ]
 
 TESTS = Path(__file__).resolve().parents[1]
-FILES = [
-    "kernels/test_triton_attention.py",
-    "kernels/test_triton_automaton.py",
-    "kernels/test_triton_edits.py",
-    "kernels/test_triton_layers.py",
-    "kernels/test_triton_mailbox.py",
-    "kernels/test_triton_sampling.py",
-    "kernels/test_triton_skinny.py",
-    "kernels/test_triton_tree.py",
-    "kernels/test_triton_exact.py",
-    "layers/test_triton_ops.py",
-    "attention/test_triton_backend.py",
-    "executor/test_step_graphs.py",
-    "sampling/test_triton_sampler.py",
-    "executor/test_triton_graphs.py",
-    "executor/test_layer_gates.py",
-    "executor/test_exactness_triton.py",
-]
+#: of about the same length; a process for each file would import torch and Triton again and again
+PARTS = {
+    "kernels": [
+        "kernels/test_triton_attention.py",
+        "kernels/test_triton_automaton.py",
+        "kernels/test_triton_edits.py",
+        "kernels/test_triton_exact.py",
+        "kernels/test_triton_layers.py",
+        "kernels/test_triton_mailbox.py",
+        "kernels/test_triton_sampling.py",
+        "kernels/test_triton_skinny.py",
+        "kernels/test_triton_tree.py",
+    ],
+    "what calls them": [
+        "attention/test_triton_backend.py",
+        "executor/test_exactness_triton.py",
+        "executor/test_layer_gates.py",
+        "executor/test_step_graphs.py",
+        "executor/test_triton_graphs.py",
+        "layers/test_ops.py",
+        "layers/test_triton_ops.py",
+        "sampling/test_triton_sampler.py",
+    ],
+}
 Run = subprocess.CompletedProcess[str]
 
 
-def run(file: str) -> Run:
+def run(part: str) -> Run:
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(TESTS / file)],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(str(TESTS / f) for f in PARTS[part])],
         cwd=TESTS.parent,
         env=os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -57,14 +63,22 @@ def run(file: str) -> Run:
 
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Run]]]:
-    """The files that were asked for, two at a time unless this process is one of several itself."""
-    wanted = [item.callspec.params["file"] for item in request.session.items if item.fspath == request.fspath]
+    """The parts that were asked for, two at a time unless this process is one of several itself."""
+    names = {item.name for item in request.session.items}
+    wanted = [part for part in PARTS if f"test_interpreted[{part}]" in names]
     with ThreadPoolExecutor(1 if "PYTEST_XDIST_WORKER" in os.environ else 2) as pool:
-        yield {file: pool.submit(run, file) for file in wanted}
+        yield {part: pool.submit(run, part) for part in wanted}
         pool.shutdown(cancel_futures=True)
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_interpreted(file: str, runs: dict[str, Future[Run]]) -> None:
-    done = runs[file].result()
+def test_no_file_is_left_out() -> None:
+    """Of those that skip themselves because they are run here."""
+    mark = f'"run by tests/kernels/{Path(__file__).name}"'
+    waiting = {str(file.relative_to(TESTS)) for file in TESTS.rglob("test_*.py") if mark in file.read_text()}
+    assert waiting <= {file for files in PARTS.values() for file in files}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_interpreted(part: str, runs: dict[str, Future[Run]]) -> None:
+    done = runs[part].result()
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]

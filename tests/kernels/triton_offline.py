@@ -1,6 +1,7 @@
 """Compiles every kernel for a GPU that need not be present and prints what came out, one JSON object a line.
 
-Run as `python triton_offline.py cuda 90 nvidia_h200`: backend, architecture, settings file (may be missing).
+Run as `python triton_offline.py cuda 90 nvidia_h200`: backend, architecture, settings file (may be missing); a
+fourth word, `every`, has more variants of some kernels.
 The wrappers are called as the engine calls them, with CPU tensors; a stand-in driver names the target and the
 launch is left out. The interpreter accepts code that the compiler refuses, hence this.
 """
@@ -186,7 +187,8 @@ def variants() -> None:
         sampling.sample(torch.zeros((2, 5000)), column, integers(9), column, column, longs, two, **more)
 
 
-def main(backend: str, architecture: str, settings: str) -> None:
+def main(backend: str, architecture: str, settings: str, every: bool) -> None:
+    """`every`: also what differs from a kernel compiled here in two things at once."""
     table = tuning.measured(settings)
     chip = tuning.Chip(100, int(table.get("shared_bytes", tuning.SAFE_SHARED_BYTES)), table)
     arch: int | str = int(architecture) if backend == "cuda" else architecture
@@ -205,7 +207,8 @@ def main(backend: str, architecture: str, settings: str) -> None:
         tree(chip, 32, 8, 128, 16, tuning.DecodeTile(1, 64, 2, 3, pack=4, chained=False, tma=True))
     tree(chip, 32, 8, 128, 16, tuning.DecodeTile(1, 32, 2, 2, pack=2))
     tree(chip, 28, 4, 64, 128, tuning.DecodeTile(4, 32, 2, 2, pack=2), softcap=3.0, sinks=torch.zeros(28))
-    attention(chip, 300, 32, 8, 128, 64)
+    if every:
+        attention(chip, 300, 32, 8, 128, 64)
     attention(chip, 300, 32, 8, 128, 128)
     attention(chip, 300, 32, 8, 64, 128, window=300)
     attention(chip, 300, 9, 3, 256, 7, window=100, softcap=3.0, sinks=torch.zeros(9))
@@ -252,10 +255,14 @@ def main(backend: str, architecture: str, settings: str) -> None:
     matvec(x[:1], torch.zeros((2, 4096), dtype=BF16), activation="silu", tile=small)
     matvec(wide[:7], torch.zeros((96, 100), dtype=BF16), weight[:96], residual=stream[:7], tile=small)
     for tokens in (1, 100, 700):
-        exact_linear(torch.zeros((tokens, 4096), dtype=BF16), torch.zeros((4096, 4096), dtype=BF16), chip=chip)
-        gated = torch.zeros((8192, 1024), dtype=BF16)
-        exact_linear(torch.zeros((tokens, 1024), dtype=BF16), gated, chip=chip, activation="silu")
-    for count, heads, dim in ((1, 32, 128), (300, 32, 128), (1, 9, 80), (300, 9, 80)):
+        if every or tokens != 100:
+            square = torch.zeros((4096, 4096), dtype=BF16)
+            exact_linear(torch.zeros((tokens, 4096), dtype=BF16), square, chip=chip)
+        if every or tokens == 100:
+            gated = torch.zeros((8192, 1024), dtype=BF16)
+            exact_linear(torch.zeros((tokens, 1024), dtype=BF16), gated, chip=chip, activation="silu")
+    cases = ((1, 9, 80), (300, 32, 128), *([(1, 32, 128), (300, 9, 80)] * every))
+    for count, heads, dim in cases:
         kv_heads = 8 if heads == 32 else 3
         cache = torch.zeros((4, 16, kv_heads, dim), dtype=BF16)
         q = torch.zeros((2 * count, heads, dim), dtype=BF16)
@@ -292,4 +299,4 @@ def main(backend: str, architecture: str, settings: str) -> None:
 
 
 if __name__ == "__main__":
-    variants() if sys.argv[1:] == ["variants"] else main(*sys.argv[1:4])
+    variants() if sys.argv[1:] == ["variants"] else main(*sys.argv[1:4], every=sys.argv[4:] == ["every"])

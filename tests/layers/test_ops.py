@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -111,19 +108,3 @@ def test_caches_may_have_another_dtype(ops: Ops) -> None:
     q = ops.rotate_and_store(qkv, layer, ops.rotation(positions, torch.rand(8), 1.0), kv[0], kv[1], positions)
     assert q.dtype == torch.float32
     assert torch.equal(kv[1].view(-1, 1, 16)[:3], value.half())
-
-
-@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="is itself run by the test below")
-def test_triton_under_its_interpreter() -> None:
-    """The same tests in a process of their own: the interpreter must be chosen before Triton is imported."""
-    pytest.importorskip("triton")
-    root = Path(__file__).resolve().parents[2]
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__],
-        cwd=root,
-        env=os.environ | {"TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-1000:]

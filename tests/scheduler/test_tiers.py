@@ -73,10 +73,14 @@ def test_every_figure_of_the_metrics_page_is_told() -> None:
 
 
 @pytest.mark.parametrize("policy", WRITE_POLICIES)
-@pytest.mark.parametrize("storage", [False, True])
-def test_answers_do_not_depend_on_tiers(policy: str, storage: bool) -> None:
+@pytest.mark.parametrize(
+    ("storage", "seeds"),
+    [(False, range(40)), (True, range(26, 40)), pytest.param(True, range(40), marks=pytest.mark.slow)],
+    ids=["memory", "storage", "storage, more"],
+)
+def test_answers_do_not_depend_on_tiers(policy: str, storage: bool, seeds: range) -> None:
     seen: Counter[str] = Counter()
-    for seed in range(40):
+    for seed in seeds:
         kept: dict[bytes, np.ndarray] | None = {} if storage else None
         for _ in range(1 + storage):  # the second time is a restart: what was written is there
             seen += run(seed, kept, policy, requests=20).seen

@@ -34,6 +34,7 @@ class Api:
         self.owned_by = "someone"
         self.logprobs: Callable[[Body], list[Body | None]] | None = None
         self.url = ""
+        self.over = False
         self.app = Starlette(
             routes=[
                 Route("/v1/models", self._models),
@@ -51,8 +52,8 @@ class Api:
         self.requests.append(body)
         self.headers.append(dict(request.headers))
         fault = self.script.pop(0) if self.script else ""
-        if fault == "hang":
-            await asyncio.sleep(20)
+        while fault == "hang" and not self.over:
+            await asyncio.sleep(0.02)
         if isinstance(fault, int):
             headers = {"retry-after": self.retry_after} if fault in (429, 503) else {}
             error = {"message": f"scripted {fault}", "code": fault, "status": "X", "type": "scripted"}
@@ -195,22 +196,40 @@ def _pieces(text: str) -> list[str]:
     return [text[i : i + 3] for i in range(0, len(text), 3)]
 
 
-@contextmanager
-def serving(api: Api) -> Iterator[Api]:
-    """`api` on a free port of this machine."""
-    config = uvicorn.Config(api.app, port=0, log_level="critical", timeout_graceful_shutdown=1, lifespan="off")
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    deadline = time.monotonic() + 10
-    while not server.started:
-        assert time.monotonic() < deadline, "the test's server does not start"
-        time.sleep(0.01)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    api.url = f"http://127.0.0.1:{port}"
-    try:
-        yield api
-    finally:
-        server.should_exit = True
-        thread.join(10)
-        assert not thread.is_alive()
+class Server:
+    """Serves one `api` after the other on a free port of this machine."""
+
+    def __init__(self) -> None:
+        self.api = Api()
+        config = uvicorn.Config(
+            self._app,
+            port=0,
+            interface="asgi3",
+            log_level="critical",
+            timeout_graceful_shutdown=1,
+            lifespan="off",
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, daemon=True)
+        self._thread.start()
+        deadline = time.monotonic() + 10
+        while not self._server.started:
+            assert time.monotonic() < deadline, "the test's server does not start"
+            time.sleep(0.01)
+        self._url = f"http://127.0.0.1:{self._server.servers[0].sockets[0].getsockname()[1]}"
+
+    async def _app(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.api.app(scope, receive, send)
+
+    @contextmanager
+    def serving(self, api: Api) -> Iterator[Api]:
+        self.api, api.url = api, self._url
+        try:
+            yield api
+        finally:
+            api.over = True
+
+    def close(self) -> None:
+        self._server.should_exit = True
+        self._thread.join(10)
+        assert not self._thread.is_alive()

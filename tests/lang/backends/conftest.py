@@ -4,10 +4,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.lang.backends.api import Api, serving
+from tests.lang.backends.api import Api, Server
+
+
+@pytest.fixture(scope="package")
+def api_server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.close()
 
 
 @pytest.fixture
-def api() -> Iterator[Api]:
-    with serving(Api()) as running:
+def api(api_server: Server) -> Iterator[Api]:
+    with api_server.serving(Api()) as running:
         yield running
