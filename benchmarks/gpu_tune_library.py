@@ -52,7 +52,7 @@ class Case:
             f"{end}_{size}": value for size, value in (("outer", rows), ("inner", inner)) for end in ENDS
         }
 
-    def torch(self, i: int) -> None:
+    def plain(self, i: int) -> None:
         if self.add:
             self.out.addmm_(self.x, self.weights[i].t())
         else:
@@ -129,7 +129,7 @@ def tune(name: str, tokens: int) -> None:
 
     best = attempt(case.proposals())
     best = attempt([near for numbers in best for near in neighbours(numbers)])
-    plain, ratios, library = case.graph(case.torch), {}, []
+    plain, ratios, library = case.graph(case.plain), {}, []
     case.us(plain, 0.2)
     for numbers in best:
         before, now, after = (case.us(graph, 0.12) for graph in (plain, quick[numbers][1], plain))
