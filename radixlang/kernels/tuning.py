@@ -207,7 +207,8 @@ def decode_tile(
     several queries, for which all steps share one kernel.
     Splits are a power of two, enough to fill the chip and no more than there are tiles to read.
     """
-    entry = _entry(chip, "decode", {"block": 64, "warps": 4, "stages": 2}, batch=batch, page=page_size)
+    sizes = {"batch": batch, "page": page_size, "queries": queries, "kv_heads": kv_heads, "head_dim": head_dim}
+    entry = _entry(chip, "decode", {"block": 64, "warps": 4, "stages": 2}, **sizes)
     wanted_block, room = entry["block"], chip.shared_bytes
     if element_size == 4 and queries > 16:
         # as in `_query_tile`; without tensor cores, the queries are read from shared memory as well

@@ -13,7 +13,10 @@ FILES = sorted((Path(tuning.__file__).parent / "settings").glob("*.json"))
 PRODUCT = {"tokens", "outer", "inner", "gated"}
 #: kernel: sizes that its entries may bound, what else they may say
 READ = {
-    "decode": ({"batch", "page"}, {"block", "warps", "stages", "programs", "pack", *tuning.DECODE_FLAGS}),
+    "decode": (
+        {"batch", "page", "queries", "kv_heads", "head_dim"},
+        {"block", "warps", "stages", "programs", "pack", *tuning.DECODE_FLAGS},
+    ),
     "extend": ({"page", "head_dim"}, {"block_m", "block_n", "warps", "stages", "tma"}),
     "tree": (
         {"page", "head_dim"},
@@ -80,6 +83,22 @@ def test_what_does_not_fit_an_entry_is_left_out() -> None:
     assert [several(unmeasured, dim, 2) for dim in (64, 128, 192)] == [(64, 2), (64, 2), (64, 1)]
     assert [several(chip, dim, 4) for dim in (128, 256)] == [(32, 3), (32, 2)]
     assert tma(128, element_size=4) == tma(128, page=96) == tma(128, page=32) == {False}
+
+
+def test_decode_by_descriptor_on_an_h200() -> None:
+    """Of many rows, where four KV heads fill a tile: what else there is was not measured, or cannot be."""
+    table = measured("nvidia_h200")
+    chip = Chip(132, table["shared_bytes"], table)
+
+    def tma(rows: int, **other: int) -> bool:
+        sizes = {"queries": 4, "kv_heads": 8, "head_dim": 128, "element_size": 2, "page_size": 16} | other
+        return tuning.decode_tile(chip, batch=rows, max_length=999, **sizes).tma
+
+    assert [tma(rows) for rows in (1, 192, 193, 512)] == [False, False, True, True]
+    for other in ({"queries": 8}, {"kv_heads": 1}, {"head_dim": 256}, {"element_size": 4}, {"page_size": 1}):
+        assert not tma(256, **other), other
+    assert not tma(256, page_size=64)
+    assert not tma(256, head_dim=96)
 
 
 @pytest.mark.parametrize("tokens", [1, 2])
