@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 _KEPT = frozenset({"skip_tokenizer_init", "random_seed"})
 
 
+MOST = 2**31 - 1
+"""of anything that is counted: tokens are, with 32 bits"""
+
+
 def count(text: str) -> int:
     """A flag's value that is at least 1."""
     return _at_least(1, _whole(text))
@@ -43,6 +47,8 @@ def _whole(text: str) -> int:
 def _at_least(least: int, value: int) -> int:
     if value < least:
         raise argparse.ArgumentTypeError(f"must be at least {least}, got {value}")
+    if value > MOST:
+        raise argparse.ArgumentTypeError(f"must be at most {MOST}, got {value}")
     return value
 
 
@@ -398,7 +404,12 @@ def run(argv: Sequence[str]) -> int:
         raise ConfigError("--vocab-size has no effect with --text; leave one of the two out.")
     if getattr(args, "profile", None) is not None:
         _make_folder("--profile", args.profile)
-    report = measure(args)
+    try:
+        report = measure(args)
+    except MemoryError:
+        raise ConfigError(
+            "The prompts do not fit into this machine's memory; lower their number or length."
+        ) from None
     print(report.markdown())
     if args.json is not None:
         report.write(args.json)

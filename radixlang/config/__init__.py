@@ -442,9 +442,11 @@ def from_namespace(namespace: argparse.Namespace) -> Config:
 def read_file(path: str) -> dict[str, Any]:
     """Options of a YAML or JSON file: a mapping of flag names (dashes or underscores) to values."""
     try:
-        text = Path(path).read_text()
+        text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"--config {path} cannot be read: {error.strerror}.") from None
+    except ValueError as error:  # bytes that are no text, or a path that can be none
+        raise ConfigError(f"--config {path!r} cannot be read: {error}.") from None
     data: Any
     try:
         data = json.loads(text)
