@@ -63,6 +63,7 @@ STREAMS = {"stream_interval": 2, "incremental_streaming_output": True}
         ({"max_queued_requests": -1}, "--max-queued-requests"),
         ({"port": 70000}, "--port"),
         ({"json_model_override_args": "[1]"}, "--json-model-override-args"),
+        ({"json_model_override_args": "[" * 10**5}, "--json-model-override-args must be a JSON object"),
         ({"schedule_policy": "nope"}, "--schedule-policy"),
         ({"radix_eviction_policy": "nope"}, "--radix-eviction-policy"),
         ({"attention_backend": "nope"}, "--attention-backend"),
@@ -199,7 +200,7 @@ def test_config_file_lies_under_the_flags(tmp_path):
     assert (c.model.model_path, c.device.page_size, c.server.port) == ("m", 8, 2)
 
 
-@pytest.mark.parametrize("text", ["- a\n", "a: [\n"])
+@pytest.mark.parametrize("text", ["- a\n", "a: [\n", "[" * 10**5])
 def test_bad_config_files(tmp_path, text):
     file = tmp_path / "c.yaml"
     file.write_text(text)
@@ -211,7 +212,7 @@ def test_config_files_that_cannot_be_read(tmp_path):
     file = tmp_path / "c.yaml"
     file.write_bytes(b"\xff\xfe")
     for path in ("/nowhere.yaml", str(tmp_path), str(file), "a\0b"):
-        with pytest.raises(ConfigError, match="--config .* cannot be read"):
+        with pytest.raises(ConfigError, match=r"--config .* cannot be read"):
             parse("--config", path)
 
 

@@ -32,6 +32,6 @@ def test_urls_of_servers(url: str, host: str, port: int | None) -> None:
 )
 def test_what_is_none(url: str) -> None:
     with pytest.raises(
-        ConfigError, match="^--url .* is no URL of a server; one looks like http://127.0.0.1:30000.$"
+        ConfigError, match=r"^--url .* is no URL of a server; one looks like http://127\.0\.0\.1:30000\.$"
     ):
         check_url("--url", url)

@@ -450,7 +450,7 @@ def read_file(path: str) -> dict[str, Any]:
     data: Any
     try:
         data = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         try:
             import yaml
         except ImportError:
@@ -459,7 +459,7 @@ def read_file(path: str) -> dict[str, Any]:
             ) from None
         try:
             data = yaml.safe_load(text)
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, RecursionError) as error:
             raise ConfigError(f"--config {path} is not valid YAML: {error}.") from None
     if not isinstance(data, dict):
         raise ConfigError(f"--config {path} must hold a mapping of option names to values.")

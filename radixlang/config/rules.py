@@ -172,7 +172,7 @@ def resolved(config: Config) -> Config:
     ):
         try:
             ok = isinstance(json.loads(text), dict)
-        except ValueError:
+        except (ValueError, RecursionError):
             ok = False
         need(ok, name, repr(text), "a JSON object")
     need(0 < c.hicache_ratio <= 1e6, "hicache_ratio", c.hicache_ratio, "above 0 and at most 1e6")

@@ -400,5 +400,5 @@ def test_cut(size: int) -> None:
 
 @pytest.mark.parametrize("make", [openai, anthropic, litellm], ids=["openai", "anthropic", "litellm"])
 def test_what_is_no_url_is_not_tried(make: Any) -> None:
-    with pytest.raises(ConfigError, match="base_url 'notaurl.* is no URL of a server; one looks like http://"):
+    with pytest.raises(ConfigError, match=r"base_url 'notaurl.* is no URL of a server; one looks like http://"):
         make("notaurl")
