@@ -404,12 +404,7 @@ def run(argv: Sequence[str]) -> int:
         raise ConfigError("--vocab-size has no effect with --text; leave one of the two out.")
     if getattr(args, "profile", None) is not None:
         _make_folder("--profile", args.profile)
-    try:
-        report = measure(args)
-    except MemoryError:
-        raise ConfigError(
-            "The prompts do not fit into this machine's memory; lower their number or length."
-        ) from None
+    report = measure(args)
     print(report.markdown())
     if args.json is not None:
         report.write(args.json)
