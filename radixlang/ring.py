@@ -213,6 +213,7 @@ class InlineRing:
                 f"--tp-size {config.device.tp_size} needs a process for each rank; drop inline=True, "
                 "or use --tp-size 1."
             )
+        tokenizer = load_for(config)  # first: its faults are found before weights load
         self.to_engine: Sender = LocalChannel()
         self._middle, back = LocalChannel(), LocalChannel()
         self.from_ring: Receiver = back
@@ -220,7 +221,7 @@ class InlineRing:
         engine = build_engine(config, self.to_engine, self._middle, progress or (lambda *_: None))  # type: ignore[arg-type]
         self.engine = engine
         self.info = engine.info
-        self._detokenizer = DetokenizerLoop(load_for(config), self._middle, back)
+        self._detokenizer = DetokenizerLoop(tokenizer, self._middle, back)
         self._threads = [
             threading.Thread(target=self._guard, args=(name, target), name=name, daemon=True)
             for name, target in (("engine", engine.run), ("detokenizer", self._detokenizer.run))

@@ -31,6 +31,18 @@ def test_every_option_has_a_flag_and_a_sentence_of_help():
 INTEGERS = [field.name for _, field, kind in config.options() if kind in (int, int | None)]
 
 
+TEMPLATES = {"chat_template": "chatml", "default_chat_template_kwargs": '{"a": 1}'}
+GENERATED = {"sampling_defaults": "openai", "grammar_backend": "native"}
+CONSTRAINTS = {
+    "constrained_json_any_whitespace": True,
+    "constrained_json_disable_any_whitespace": False,
+    "grammar_residual": "refuse",
+    "grammar_cache_mb": 1,
+    "disable_jump_forward": True,
+}
+STREAMS = {"stream_interval": 2, "incremental_streaming_output": True}
+
+
 @pytest.mark.parametrize(
     ("values", "flag"),
     [
@@ -51,6 +63,7 @@ INTEGERS = [field.name for _, field, kind in config.options() if kind in (int, i
         ({"max_queued_requests": -1}, "--max-queued-requests"),
         ({"port": 70000}, "--port"),
         ({"json_model_override_args": "[1]"}, "--json-model-override-args"),
+        ({"json_model_override_args": "[" * 10**5}, "--json-model-override-args must be a JSON object"),
         ({"schedule_policy": "nope"}, "--schedule-policy"),
         ({"radix_eviction_policy": "nope"}, "--radix-eviction-policy"),
         ({"attention_backend": "nope"}, "--attention-backend"),
@@ -100,6 +113,18 @@ INTEGERS = [field.name for _, field, kind in config.options() if kind in (int, i
             )
             for name in ("cuda_graph_max_bs", "cuda_graph_max_bs_prefill")
         ),
+        *(
+            (
+                {name: value, other: there},
+                f"--{name.replace('_', '-')} has no effect with {said}; leave one of the two out",
+            )
+            for other, there, said, given in (
+                ("skip_tokenizer_init", True, "--skip-tokenizer-init", {**TEMPLATES, **GENERATED, **CONSTRAINTS}),
+                ("is_embedding", True, "--is-embedding", {**STREAMS, **GENERATED, **CONSTRAINTS}),
+                ("grammar_backend", "none", "--grammar-backend none", CONSTRAINTS),
+            )
+            for name, value in given.items()
+        ),
         ({"hicache_ratio": 3.0}, "--hicache-ratio has no effect without --enable-hierarchical-cache"),
         ({"hicache_ratio": 3.0, "cache_dir": "d"}, "--hicache-ratio has no effect without"),
         ({"hicache_size": 1.0}, "--hicache-size has no effect without .*, --cache-dir or"),
@@ -127,6 +152,8 @@ def test_what_has_an_effect_is_taken():
         {"disable_radix_cache": True, "schedule_policy": "priority", "radix_eviction_policy": "lru"},
         {"enable_hierarchical_cache": True, "hicache_ratio": 3.0, "hicache_write_policy": "write_back"},
         {"cache_dir": "d", "hicache_size": 1.0, "hicache_storage_prefetch_policy": "best_effort"},
+        {"skip_tokenizer_init": True, "tool_call_parser": "qwen", "grammar_backend": "auto", **STREAMS},
+        {"is_embedding": True, **TEMPLATES},
     ):
         Config.from_flat(model_path="m", **values).resolve()
 
@@ -173,7 +200,7 @@ def test_config_file_lies_under_the_flags(tmp_path):
     assert (c.model.model_path, c.device.page_size, c.server.port) == ("m", 8, 2)
 
 
-@pytest.mark.parametrize("text", ["- a\n", "a: [\n"])
+@pytest.mark.parametrize("text", ["- a\n", "a: [\n", "[" * 10**5])
 def test_bad_config_files(tmp_path, text):
     file = tmp_path / "c.yaml"
     file.write_text(text)
@@ -181,9 +208,12 @@ def test_bad_config_files(tmp_path, text):
         parse("--config", str(file))
 
 
-def test_missing_config_file():
-    with pytest.raises(ConfigError, match="cannot be read"):
-        parse("--config", "/nowhere.yaml")
+def test_config_files_that_cannot_be_read(tmp_path):
+    file = tmp_path / "c.yaml"
+    file.write_bytes(b"\xff\xfe")
+    for path in ("/nowhere.yaml", str(tmp_path), str(file), "a\0b"):
+        with pytest.raises(ConfigError, match=r"--config .* cannot be read"):
+            parse("--config", path)
 
 
 def test_keys_are_withheld_and_the_wire_keeps_all():

@@ -10,12 +10,11 @@ import contextlib
 import ssl
 from collections.abc import AsyncIterator
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 
 from radixlang.bearer import bearer
-from radixlang.errors import ConfigError
+from radixlang.url import check_url
 
 #: bytes of the longest line a server may send
 LONGEST_LINE = 16 * 2**20
@@ -31,16 +30,10 @@ class Client:
     """Speaks to one server. `base_url` may end in `/v1`, as OpenAI clients write it, or not."""
 
     def __init__(self, base_url: str, api_key: str | None = None) -> None:
-        parts = urlsplit(base_url if "://" in base_url else f"http://{base_url}")
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(f"--base-url {base_url!r} is no URL such as http://127.0.0.1:30000.")
-        try:
-            port = parts.port
-        except ValueError:
-            raise ConfigError(f"--base-url {base_url!r} has no valid port.") from None
+        parts = check_url("--base-url", base_url)
         self.base = base_url.rstrip("/").removesuffix("/v1")
-        self.host = parts.hostname
-        self.port = port or (443 if parts.scheme == "https" else 80)
+        self.host = parts.hostname or ""
+        self.port = parts.port or (443 if parts.scheme == "https" else 80)
         self._ssl = ssl.create_default_context() if parts.scheme == "https" else None
         self._prefix = parts.path.rstrip("/").removesuffix("/v1")
         host = parts.netloc.rpartition("@")[2].encode()

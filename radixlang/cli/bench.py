@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 _KEPT = frozenset({"skip_tokenizer_init", "random_seed"})
 
 
+MOST = 2**31 - 1
+"""of anything that is counted: tokens are, with 32 bits"""
+
+
 def count(text: str) -> int:
     """A flag's value that is at least 1."""
     return _at_least(1, _whole(text))
@@ -43,6 +47,8 @@ def _whole(text: str) -> int:
 def _at_least(least: int, value: int) -> int:
     if value < least:
         raise argparse.ArgumentTypeError(f"must be at least {least}, got {value}")
+    if value > MOST:
+        raise argparse.ArgumentTypeError(f"must be at most {MOST}, got {value}")
     return value
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from radixlang.bearer import bearer
 from radixlang.cli.options import chat_ids
 from radixlang.errors import RadixLangError, from_status
+from radixlang.url import check_url
 
 if TYPE_CHECKING:
     import httpx
@@ -87,6 +88,7 @@ class ServerSource:
     def __init__(self, url: str, api_key: str | None = None, transport: httpx.BaseTransport | None = None) -> None:
         import httpx
 
+        check_url("--url", url)
         self._url = url.rstrip("/").removesuffix("/v1")
         # No limit on reading: a long prompt on a slow machine may take minutes to its first token.
         self._client = httpx.Client(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from radixlang.bearer import bearer
 from radixlang.cli.parser import Parser
 from radixlang.errors import ConfigError, RadixLangError, from_status
+from radixlang.url import check_url
 
 if TYPE_CHECKING:
     import httpx
@@ -98,6 +99,7 @@ class Watched:
     ) -> None:
         import httpx
 
+        check_url("--url", url)
         self.url = url.rstrip("/").removesuffix("/v1")
         self._client = httpx.Client(timeout=10, transport=transport, trust_env=False)
         key = bearer(api_key)

@@ -442,13 +442,15 @@ def from_namespace(namespace: argparse.Namespace) -> Config:
 def read_file(path: str) -> dict[str, Any]:
     """Options of a YAML or JSON file: a mapping of flag names (dashes or underscores) to values."""
     try:
-        text = Path(path).read_text()
+        text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"--config {path} cannot be read: {error.strerror}.") from None
+    except ValueError as error:  # bytes that are no text, or a path that can be none
+        raise ConfigError(f"--config {path!r} cannot be read: {error}.") from None
     data: Any
     try:
         data = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         try:
             import yaml
         except ImportError:
@@ -457,7 +459,7 @@ def read_file(path: str) -> dict[str, Any]:
             ) from None
         try:
             data = yaml.safe_load(text)
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, RecursionError) as error:
             raise ConfigError(f"--config {path} is not valid YAML: {error}.") from None
     if not isinstance(data, dict):
         raise ConfigError(f"--config {path} must hold a mapping of option names to values.")

@@ -46,14 +46,24 @@ def _check_effects(config: Config) -> None:
         ]
 
     off = "--disable-radix-cache" if c.disable_radix_cache else "--no-enable-prefix-caching"
-    if c.disable_radix_cache or not c.enable_prefix_caching:
-        flags = given("radix_eviction_policy", "max_pinned_fraction")
-        if s.schedule_policy in ("lpm", "dfs-weight"):
-            flags.append(f"--schedule-policy {s.schedule_policy}")
-        if flags:
-            raise ConfigError(f"{flags[0]} has no effect with {off}; leave one of the two out.")
-    if config.device.disable_cuda_graph and (flags := given("cuda_graph_max_bs", "cuda_graph_max_bs_prefill")):
-        raise ConfigError(f"{flags[0]} has no effect with --disable-cuda-graph; leave one of the two out.")
+    uncached = c.disable_radix_cache or not c.enable_prefix_caching
+    graphs = {"cuda_graph_max_bs", "cuda_graph_max_bs_prefill"}
+    constraints = {f.name for group, f, _ in options() if group == "grammar"}
+    generated = {"sampling_defaults", *constraints}
+    streams = {"stream_interval", "incremental_streaming_output"}
+    # The parsers are not among these: clients may send them texts that were made elsewhere.
+    templates = {"chat_template", "default_chat_template_kwargs"}
+    for there, other, names in (
+        (uncached, off, {"radix_eviction_policy", "max_pinned_fraction"}),
+        (config.device.disable_cuda_graph, "--disable-cuda-graph", graphs),
+        (config.model.skip_tokenizer_init, "--skip-tokenizer-init", templates | generated),
+        (config.model.is_embedding, "--is-embedding", streams | generated),
+        (config.grammar.grammar_backend == "none", "--grammar-backend none", constraints - {"grammar_backend"}),
+    ):
+        if there and (flags := given(*names)):
+            raise ConfigError(f"{flags[0]} has no effect with {other}; leave one of the two out.")
+    if uncached and (policy := s.schedule_policy) in ("lpm", "dfs-weight"):
+        raise ConfigError(f"--schedule-policy {policy} has no effect with {off}; leave one of the two out.")
     storage = c.hicache_storage_backend != "none" or bool(c.cache_dir)
     host = c.enable_hierarchical_cache
     for flag, there, needs in (
@@ -162,7 +172,7 @@ def resolved(config: Config) -> Config:
     ):
         try:
             ok = isinstance(json.loads(text), dict)
-        except ValueError:
+        except (ValueError, RecursionError):
             ok = False
         need(ok, name, repr(text), "a JSON object")
     need(0 < c.hicache_ratio <= 1e6, "hicache_ratio", c.hicache_ratio, "above 0 and at most 1e6")

@@ -15,7 +15,7 @@ from radixlang.attention import BACKENDS, EXACT_BACKENDS, AttentionBackend
 from radixlang.config import Config
 from radixlang.errors import ConfigError
 from radixlang.executor import EngineShape, exactness
-from radixlang.executor.host_tier import add_host_tier, check_host_size, host_slots, kv_identity
+from radixlang.executor.host_tier import add_host_tier, check_host_tier, host_slots, kv_identity
 from radixlang.executor.launch import DeviceExecutor
 from radixlang.executor.shapes import Shape, graph_bytes, graph_shapes, prompt_tokens
 from radixlang.log import get_logger
@@ -105,7 +105,17 @@ def build_executor(
     )
     check_rows(running, wanted, spec.context_length, free_host_memory())
     kv_page = spec.kv_bytes_per_token(kv_dtype.itemsize) * page_size
-    check_host_size(config, kv_page)
+    sharing = ranks if kind == "cpu" else 1  # ranks on a CPU share its memory
+
+    def memory(weights: int) -> Memory:
+        return Memory(
+            kind == "cpu", platform.total_memory() // sharing, platform.free_memory() // sharing, weights
+        )
+
+    fraction = config.device.mem_fraction_static
+    # What has no room without weights has none beside them.
+    most_pages = kv_pages(kv_page, memory(0), wanted, fraction=fraction)
+    check_host_tier(config, kind, kv_page, most_pages * kv_page, free_host_memory() // ranks)
     check_page(kv_page)
     parallel = connect(rank, ranks, meeting, platform.device)
     if ranks > 1:
@@ -122,13 +132,7 @@ def build_executor(
     clock.note("weights")
     slots = AUTOMATA if kernels_draw(platform) else AUTOMATA_WITHOUT_KERNELS
     automata = Automata(running + 1, spec.vocab_size, platform, slots) if slots and not spec.encoder else None
-    sharing = ranks if kind == "cpu" else 1  # ranks on a CPU share its memory
-    memory = Memory(
-        kind == "cpu",
-        platform.total_memory() // sharing,
-        platform.free_memory() // sharing,
-        model.weight_bytes,
-    )
+    loaded = memory(model.weight_bytes)
     attention = backend(spec, page_size, platform.device)
     shapes: list[Shape] = []
     kernels = kind == "cuda" and find_spec("triton") is not None
@@ -142,9 +146,9 @@ def build_executor(
         shapes = graph_shapes(config.device, running, tokens, tree, spread)
     pages = kv_pages(
         kv_page,
-        memory,
+        loaded,
         wanted,
-        fraction=config.device.mem_fraction_static,
+        fraction=fraction,
         graph_bytes=graph_bytes(spec, shapes, dtype.itemsize) if shapes else 0,
     )
     pages = parallel.least(pages)

@@ -29,18 +29,35 @@ LAYOUT = 1
 """of the bytes in a page; see `host_pool`. To be raised with every change"""
 
 
-def check_host_size(config: Config, size: int) -> None:
-    """Refuse host memory for less than a page of `size` bytes.
+def check_host_tier(config: Config, device: str, size: int, pool_bytes: int, free: int) -> None:
+    """Refuse host memory for KV pages that no device here has, or that cannot hold a page of `size` bytes.
+
+    `pool_bytes` are the KV pool's, or before weights load the most it may have; `free` as for `host_slots`.
 
     Raises:
-        ConfigError: see there.
+        ConfigError: names the flag, the size and the fix.
     """
-    given = config.cache.hicache_size
+    cache = config.cache
+    host = cache.enable_hierarchical_cache
+    if not (host or cache.hicache_storage_backend != "none"):
+        return
+    if device not in ("cpu", "cuda"):
+        flag = "--enable-hierarchical-cache" if host else "--hicache-storage-backend"
+        raise ConfigError(f"{flag} works on cuda and cpu devices, not on {device}; leave it out.")
+    page = f"one page of KV, which has {size / 1e6:.3g} MB"
+    given = cache.hicache_size
     if 0 < given * 1e9 < size:
         raise ConfigError(
-            f"--hicache-size {given:g} (GB) would not hold one page of KV, which has {size / 1e6:.3g} MB; raise "
-            "it, or leave it out for a share of the device's."
+            f"--hicache-size {given:g} (GB) would not hold {page}; raise it, or leave it out for a share of the "
+            "device's."
         )
+    if host and device != "cpu" and not given and cache.hicache_ratio * pool_bytes < size:
+        raise ConfigError(
+            f"--hicache-ratio {cache.hicache_ratio:g} of a KV pool of {pool_bytes / 1e6:.3g} MB would not hold "
+            f"{page}; raise it, or give --hicache-size."
+        )
+    if MEMORY_SHARE * free < size:
+        raise ConfigError(f"{free / 1e6:.3g} MB of host memory are free, too little for {page}; free some.")
 
 
 def host_slots(config: Config, device: str, size: int, pool_bytes: int, free: int) -> int:
@@ -49,23 +66,21 @@ def host_slots(config: Config, device: str, size: int, pool_bytes: int, free: in
     `pool_bytes` are the KV pool's, `free` the host memory that this rank may take from.
 
     Raises:
-        ConfigError: no tier below this device is implemented, or not even a page fits.
+        ConfigError: see `check_host_tier`.
     """
     cache = config.cache
     storage = cache.hicache_storage_backend != "none"
     host = cache.enable_hierarchical_cache
     if not (host or storage):
         return 0
-    if device not in ("cpu", "cuda"):
-        flag = "--enable-hierarchical-cache" if host else "--hicache-storage-backend"
-        raise ConfigError(f"{flag} works on cuda and cpu devices, not on {device}; leave it out.")
     if host and device == "cpu":
         log.warning("--enable-hierarchical-cache changes nothing on a CPU: its KV pool is in host memory already")
         if not storage:
             return 0
+    check_host_tier(config, device, size, pool_bytes, free)
     wish = int(cache.hicache_size * 1e9)
     if not wish:
-        wish = int(cache.hicache_ratio * pool_bytes) if host and device != "cpu" else PASSAGE_BYTES
+        wish = int(cache.hicache_ratio * pool_bytes) if host and device != "cpu" else max(PASSAGE_BYTES, size)
     most = int(MEMORY_SHARE * free)
     if wish > most:
         log.warning(
@@ -74,12 +89,7 @@ def host_slots(config: Config, device: str, size: int, pool_bytes: int, free: in
             free / 1e9,
             most / 1e9,
         )
-    slots = min(wish, most) // size
-    if slots < 1:
-        raise ConfigError(
-            f"Host memory for KV pages would not hold one page of {size / 1e6:.1f} MB; raise --hicache-size."
-        )
-    return slots
+    return min(wish, most) // size
 
 
 def add_host_tier(executor: DeviceExecutor, slots: int, rank: int) -> None:

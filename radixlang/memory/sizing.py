@@ -17,7 +17,7 @@ LEAST_TOKENS = 128
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of a device after the weights are loaded."""
+    """Bytes of a device after the weights are loaded, or before: then there are 0 of them."""
 
     cpu: bool
     total: int
@@ -91,10 +91,13 @@ def kv_pages(
         budget = int(static) - max(memory.total - memory.free, memory.weights)
     fit = budget // page_bytes - 1
     if fit < least:
+        beside = (
+            f"beside {memory.weights / 2**20:.0f} MiB of weights" if memory.weights else "even without weights"
+        )
         raise ConfigError(
-            f"No room for KV pages: {max(budget, 0) / 2**20:.0f} MiB are left beside "
-            f"{memory.weights / 2**20:.0f} MiB of weights ({memory.total / 2**20:.0f} MiB in all, "
-            f"{memory.free / 2**20:.0f} MiB free) but {(least + 1) * page_bytes / 2**20:.0f} MiB are needed for "
-            f"{least * wanted.page_size} tokens; raise --mem-fraction-static or take a smaller model."
+            f"No room for KV pages: {max(budget, 0) / 2**20:.0f} MiB are left {beside} "
+            f"({memory.total / 2**20:.0f} MiB in all, {memory.free / 2**20:.0f} MiB free) but "
+            f"{(least + 1) * page_bytes / 2**20:.2f} MiB are needed for {least * wanted.page_size} tokens; "
+            "raise --mem-fraction-static or take a smaller model."
         )
     return min(most, fit) + 1

@@ -152,5 +152,5 @@ def read_json(path: Path, flag: str = "--costs") -> Any:
     """
     try:
         return json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{flag} {path} cannot be read: {error}.") from None

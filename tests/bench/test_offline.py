@@ -217,6 +217,16 @@ def test_command_line_errors(tmp_path: Path) -> None:
         (["latency", "--profile-steps", "3"], "--profile-steps has no effect without --profile"),
         (["serving", "--text", "--vocab-size", "9"], "--vocab-size has no effect with --text"),
         (["step", "--temperature", "nan"], "must be 0 or more"),
+        (
+            ["serving", "--base-url", "notaurl"],
+            "--base-url 'notaurl' is no URL of a server; one looks like http://",
+        ),
+        (
+            ["prefix", "--base-url", "notaurl"],
+            "--base-url 'notaurl' is no URL of a server; one looks like http://",
+        ),
+        (["serving", "--vocab-size", str(2**31)], "--vocab-size: must be at most 2147483647"),
+        (["latency", "--batch-sizes", "1,99999999999"], "--batch-sizes: must be at most 2147483647"),
         (["latency", "--base-url", "x"], "Unknown flag --base-url"),
     ):
         with pytest.raises(ConfigError, match=words):

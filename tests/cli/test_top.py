@@ -119,6 +119,10 @@ def test_quantiles_are_those_of_what_is_new() -> None:
         (["--interval", "0"], "--interval must be"),
         (["--runs", "-1"], "--runs must be"),
         (["--url", "http://127.0.0.1:9", "--once"], "No server answers"),
+        (
+            ["--url", "notaurl", "--once"],
+            "--url 'notaurl' is no URL of a server; one looks like http://127.0.0.1:30000",
+        ),
         (["--api-key", "a\nb", "--once"], "--api-key must be one line"),
         (["--admin-api-key", " a", "--once"], "--admin-api-key must be one line"),
     ],

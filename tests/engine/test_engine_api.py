@@ -169,6 +169,12 @@ def test_the_reason_of_a_failed_start_arrives(tmp_path):
             Engine(str(tmp_path))
 
 
+def test_an_inline_engine_finds_a_tokenizers_faults_before_weights_load(tiny, monkeypatch):
+    monkeypatch.setattr("radixlang.engine.build.build_engine", lambda *_: pytest.fail("the engine was built"))
+    with pytest.raises(ModelError, match="/nowhere is neither a GGUF file nor a folder"):
+        Engine(tiny, inline=True, tokenizer_path="/nowhere")
+
+
 def test_without_numba_torch_does_the_work(tiny):
     code = (
         "import sys; sys.modules['numba'] = None\n"

@@ -132,6 +132,11 @@ def test_bad_sizes_stop_the_start(tmp_path: Path) -> None:
             {"hicache_size": 1e-7, "enable_hierarchical_cache": True},
             r"--hicache-size 1e-07 \(GB\) would not hold one page of KV, which has 0.0\d+ MB",
         ),
+        (
+            {"mem_fraction_static": 1e-9},
+            r"No room for KV pages: 0 MiB are left even without weights .* 128 tokens",
+        ),
+        ({"mem_fraction_static": 1e-9, "page_size": 128}, "raise --mem-fraction-static"),
     ],
 )
 def test_sizes_that_cannot_work_are_said_before_weights_load(

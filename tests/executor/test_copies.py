@@ -163,6 +163,12 @@ def test_how_much_host_memory() -> None:
     assert host_slots(config(cache_dir="/tmp"), "cpu", 1 << 20, 10_000, 1 << 40) == 1024
     with pytest.raises(ConfigError, match="--hicache-size"):
         host_slots(config(**host, hicache_size=1e-8), "cuda", 100, 10_000, 10**9)
+    with pytest.raises(
+        ConfigError, match=r"--hicache-ratio 0\.001 of a KV pool of 0\.01 MB would not hold one page"
+    ):
+        host_slots(config(**host, hicache_ratio=0.001), "cuda", 100, 10_000, 10**9)
+    with pytest.raises(ConfigError, match=r"0\.0001 MB of host memory are free, too little for one page"):
+        host_slots(config(**host), "cuda", 100, 10_000, 100)
     with pytest.raises(ConfigError, match="not on xpu"):
         host_slots(config(**host), "xpu", 100, 10_000, 10**9)
 

@@ -78,7 +78,9 @@ def program(s):
 def test_an_absent_server_is_found_at_once():
     with pytest.raises(BackendError, match=r"http://127\.0\.0\.1:9 cannot be reached .* is it running"):
         sgl.RuntimeEndpoint("http://127.0.0.1:9/")
-    with pytest.raises(ConfigError, match=r"begin with http:// or https://, got 'localhost:30000'"):
+    with pytest.raises(
+        ConfigError, match=r"base_url 'localhost:30000' is no URL of a server; one looks like http://"
+    ):
         sgl.RuntimeEndpoint("localhost:30000")
 
 

@@ -72,6 +72,8 @@ def test_too_little_memory_names_numbers_and_flag() -> None:
         pages(cpu(0.01))
     with pytest.raises(ConfigError, match=r"15360 MiB of weights"):
         pages(Memory(False, 16 * GIB, 1 * GIB, 15 * GIB))
+    with pytest.raises(ConfigError, match=r"0 MiB are left even without weights"):
+        pages(cpu(16, weights=0), fraction=1e-9)
     with pytest.raises(ConfigError, match=r"--max-total-tokens 16 .* 128 tokens"):
         pages(cpu(16), max_total_tokens=16)
 

@@ -321,6 +321,18 @@ def test_without_a_tokenizer_ids_go_in_and_out() -> None:
         server.refused("/tokenize", {"prompt": "x"})
 
 
+def test_without_a_tokenizer_the_parsers_still_read_texts_of_others() -> None:
+    """So that their flags have an effect beside --skip-tokenizer-init."""
+    with live(
+        tokenizer=False, skip_tokenizer_init=True, tool_call_parser="qwen", reasoning_parser="qwen3"
+    ) as server:
+        answer = server.ok("/separate_reasoning", {"text": "<think>One</think>Two"})
+        assert answer == {"reasoning_text": "One", "text": "Two"}
+        call = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
+        tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+        assert server.ok("/parse_function_call", {"text": call, "tools": tools})["calls"][0]["name"] == "f"
+
+
 def test_encode(embedder: Live) -> None:
     answer = embedder.ok("/encode", {"text": "hello", "rid": "e"})
     assert math.isclose(sum(x * x for x in answer["embedding"]), 1, rel_tol=1e-5)

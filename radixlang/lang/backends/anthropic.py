@@ -14,6 +14,7 @@ from radixlang.lang.backends.remote import (
     DEFAULT_TIMEOUT,
     Cut,
     RemoteBackend,
+    check_base_url,
     client_library,
     finished,
     split_data_uri,
@@ -52,6 +53,7 @@ class Anthropic(RemoteBackend):
     ) -> None:
         super().__init__(model_name, "claude", timeout, max_retries)
         self._library = client_library("anthropic", "anthropic", type(self).__name__)
+        check_base_url(kwargs.get("base_url"))
         try:
             self._client = self._library.AsyncAnthropic(*args, timeout=timeout, max_retries=0, **kwargs)
         except self._library.AnthropicError as error:

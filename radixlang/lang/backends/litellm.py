@@ -14,6 +14,7 @@ from radixlang.lang.backends.remote import (
     DEFAULT_RETRIES,
     DEFAULT_TIMEOUT,
     RemoteBackend,
+    check_base_url,
     client_library,
     finished,
 )
@@ -51,6 +52,7 @@ class LiteLLM(RemoteBackend):
         # Its import would otherwise ask the network for a table of prices.
         os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
         self._library = client_library("litellm", "litellm", type(self).__name__)
+        check_base_url(base_url)
         headers = dict(default_headers) if default_headers else None
         options = {
             "api_key": api_key,

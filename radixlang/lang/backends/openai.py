@@ -21,6 +21,7 @@ from radixlang.lang.backends.remote import (
     DEFAULT_TIMEOUT,
     RemoteBackend,
     begun,
+    check_base_url,
     client_library,
     finished,
 )
@@ -102,6 +103,7 @@ class OpenAI(RemoteBackend):
     ) -> None:
         super().__init__(model_name, chat_template, timeout, max_retries)
         self._library = client_library("openai", self.extra, type(self).__name__)
+        check_base_url(kwargs.get("base_url"))
         client = self._library.AsyncAzureOpenAI if is_azure else self._library.AsyncOpenAI
         try:
             self._client = client(*args, timeout=timeout, max_retries=0, **kwargs)

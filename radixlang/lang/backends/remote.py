@@ -24,6 +24,7 @@ from radixlang.lang.chat_templates import ChatTemplate, get_chat_template
 from radixlang.lang.choices import ChoicesDecision, ChoicesSamplingMethod
 from radixlang.lang.params import SamplingParams
 from radixlang.log import get_logger
+from radixlang.url import check_url
 
 T = TypeVar("T")
 log = get_logger(__name__)
@@ -52,6 +53,16 @@ def client_library(module: str, extra: str, backend: str) -> Any:
         raise ConfigError(
             f"{backend} needs the package {module!r} ({error}); install it with: pip install 'radixlang[{extra}]'"
         ) from error
+
+
+def check_base_url(url: Any) -> None:
+    """Before a client is made: it would try such a server again and again, as one that does not answer.
+
+    Raises:
+        ConfigError: it is no URL. None is the API's own.
+    """
+    if url is not None:
+        check_url("base_url", str(url))
 
 
 def template_of(template: ChatTemplate | str | None) -> ChatTemplate:

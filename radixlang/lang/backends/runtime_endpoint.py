@@ -12,13 +12,13 @@ import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
 
 from radixlang.bearer import bearer
-from radixlang.errors import BackendError, ConfigError, RadixLangError
+from radixlang.errors import BackendError, RadixLangError
 from radixlang.lang import loop
 from radixlang.lang.backends.native import NativeBackend, template_of_facts
 from radixlang.lang.chat_templates import ChatTemplate, get_chat_template
+from radixlang.url import check_url
 
 if TYPE_CHECKING:
     import httpx
@@ -46,8 +46,7 @@ class RuntimeEndpoint(NativeBackend):
         chat_template_name: str | None = None,
     ) -> None:
         super().__init__()
-        if urlsplit(base_url).scheme not in ("http", "https"):
-            raise ConfigError(f"base_url must begin with http:// or https://, got {base_url!r}.")
+        self._host = check_url("base_url", base_url).hostname
         self.base_url = base_url.rstrip("/")
         self.name = f"The server at {self.base_url}"
         self._headers = bearer(api_key, "api_key")
@@ -150,7 +149,7 @@ class RuntimeEndpoint(NativeBackend):
                 timeout=httpx.Timeout(None, connect=PATIENCE),
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
                 # A proxy of the environment is no way to a server on this machine.
-                trust_env=urlsplit(self.base_url).hostname not in _HERE,
+                trust_env=self._host not in _HERE,
             )
         return self._http
 

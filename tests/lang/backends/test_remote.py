@@ -396,3 +396,9 @@ def test_cut(size: int) -> None:
     assert cut("ab\ncd\n", "\n\n") == ("ab\ncd\n", False)
     assert cut("aab", "ab", "aac") == ("a", True)
     assert cut("abc") == ("abc", False)
+
+
+@pytest.mark.parametrize("make", [openai, anthropic, litellm], ids=["openai", "anthropic", "litellm"])
+def test_what_is_no_url_is_not_tried(make: Any) -> None:
+    with pytest.raises(ConfigError, match=r"base_url 'notaurl.* is no URL of a server; one looks like http://"):
+        make("notaurl")
