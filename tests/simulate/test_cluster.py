@@ -51,7 +51,7 @@ def test_one_replica_is_exact_and_reaches_the_best() -> None:
 
 @pytest.mark.parametrize("name", ["few-shot", "rag", "agent"])
 def test_a_request_lacks_less_than_a_page_of_the_best(name: str) -> None:
-    """Short prompts, some of which arrive together and part within a page: the loss that the docs of `bench prefix`
+    """Short prompts, some of which arrive together and part within a page: the loss that the docs of the bench
     explain, and no other."""
     lacking = {}
     for size in (1, 16):
