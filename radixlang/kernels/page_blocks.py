@@ -14,6 +14,14 @@ import triton.language as tl
 BLOCK = 2048
 
 
+@triton.jit
+def cache_page(caches_ptr, part, page, words):
+    """Where a page of the cache `part` begins, as int32 words, `words` of them a page; `caches_ptr` points to
+    `cache_addresses`."""
+    cache = tl.multiple_of(tl.load(caches_ptr + part).to(tl.pointer_type(tl.int32)), 16)
+    return cache + page.to(tl.int64) * words
+
+
 # Loads of few layers have fewer parts: the kernel is the same.
 @triton.jit(do_not_specialize=["parts"])
 def _page_blocks_kernel(
@@ -22,9 +30,7 @@ def _page_blocks_kernel(
     n, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     i = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
     there = i < words
-    page = tl.load(pages_ptr + n).to(tl.int64)
-    cache = tl.load(caches_ptr + part).to(tl.pointer_type(tl.int32))
-    inside = tl.multiple_of(cache, 16) + page * words + i
+    inside = cache_page(caches_ptr, part, tl.load(pages_ptr + n), words) + i
     outside = blocks_ptr + (n * parts + part) * words + i
     if GATHER:
         tl.store(outside, tl.load(inside, mask=there), mask=there)

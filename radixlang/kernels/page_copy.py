@@ -6,15 +6,16 @@ import torch
 import triton
 import triton.language as tl
 
+from radixlang.kernels.page_blocks import cache_page
+
 BLOCK = 2048
 
 
 @triton.jit
 def _page_copy_kernel(caches_ptr, sources_ptr, targets_ptr, words, BLOCK: tl.constexpr):
     n, part = tl.program_id(0), tl.program_id(1)
-    cache = tl.multiple_of(tl.load(caches_ptr + part).to(tl.pointer_type(tl.int32)), 16)
-    source = cache + tl.load(sources_ptr + n).to(tl.int64) * words
-    target = cache + tl.load(targets_ptr + n).to(tl.int64) * words
+    source = cache_page(caches_ptr, part, tl.load(sources_ptr + n), words)
+    target = cache_page(caches_ptr, part, tl.load(targets_ptr + n), words)
     i = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
     there = i < words
     tl.store(target + i, tl.load(source + i, mask=there), mask=there)

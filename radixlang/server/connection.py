@@ -1,4 +1,5 @@
-"""The HTTP server under the application: uvicorn, and bounds that it does not have on what comes before a request.
+"""The HTTP server under the application: uvicorn, and what it lacks: bounds on what comes before a request, and
+answers to HTTP/1.0.
 
 Must not know requests; what is read of a body is bounded by `web.read_body`.
 """
@@ -48,9 +49,22 @@ def _no_cancellation(record: logging.LogRecord) -> bool:
     return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
+def _end_with_connection(cycle: Any) -> None:
+    """Have uvicorn answer this request as HTTP/1.0 wants it: in one piece, which may grow as it is sent and ends
+    where the connection does. By itself uvicorn sends what has no length in chunks, which came with HTTP/1.1."""
+    send = cycle.send
+
+    async def in_one_piece(message: Any) -> None:
+        cycle.expected_content_length = len(message.get("body", b""))
+        await send(message)
+
+    cycle.send = in_one_piece
+    cycle.chunked_encoding = cycle.keep_alive = False
+
+
 class BoundedProtocol(HttpToolsProtocol):
     """Closes connections whose next head takes too long or whose client has stopped reading, which ends its
-    request, and refuses heads that are too large with a 400.
+    request, and refuses heads that are too large with a 400. Clients that speak HTTP/1.0 get no chunks.
 
     Between requests of one connection uvicorn's own `timeout_keep_alive` counts.
     """
@@ -84,7 +98,10 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._end_head()
+        before = self.cycle
         super().on_headers_complete()
+        if self.cycle is not before and self.parser.get_http_version() != "1.1":
+            _end_with_connection(self.cycle)
 
     def pause_writing(self) -> None:
         self._read_timer = asyncio.get_running_loop().call_later(READ_TIMEOUT, self.transport.abort)

@@ -10,9 +10,10 @@ import asyncio
 import collections
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -172,9 +173,9 @@ class Hub:
         stream.unfinished = len(sequences)
         try:
             # In groups: the engine works on the first while the next are packed.
-            for begin in range(0, len(sequences), GROUP):
-                group = sequences[begin : begin + GROUP]
-                self._send_all([_message(s, pack_ids(s.prompt_ids), self._eos_ids) for s in group])
+            messages = _messages(sequences, self._eos_ids)
+            while group := list(islice(messages, GROUP)):
+                self._send_all(group)
         except (TypeError, ValueError, OverflowError) as error:
             self._close(stream)
             raise RequestError(f"The request holds a value that cannot be passed on: {error}.") from None
@@ -476,6 +477,15 @@ class Hub:
         text = sequence.request.text
         shown = repr(text[:LOGGED_TEXT]) if text is not None else f"{sequence.prompt_tokens} token ids"
         log.info("received %r: %s %s", sequence.rid, shown, sequence.sampling)
+
+
+def _messages(sequences: list[Sequence], eos_ids: tuple[int, ...]) -> Iterator[Generate]:
+    """One for each; the samples of a prompt, which stand together, share its packed ids."""
+    ids = b""
+    for sequence in sequences:
+        if sequence.sample == 0:
+            ids = pack_ids(sequence.prompt_ids)
+        yield _message(sequence, ids, eos_ids)
 
 
 def _message(sequence: Sequence, ids: bytes, eos_ids: tuple[int, ...]) -> Generate:

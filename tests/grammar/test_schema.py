@@ -488,3 +488,22 @@ def test_long_chains_of_references_are_not_called_rings() -> None:
         normalise({"$ref": "#/$defs/d0", "$defs": chain})
     with pytest.raises(GrammarError, match="leads back to itself"):
         normalise({"$ref": "#/$defs/d0", "$defs": {"d0": {"$ref": "#/$defs/d1"}, "d1": {"$ref": "#/$defs/d1"}}})
+
+
+@pytest.mark.parametrize(
+    ("schema", "written"),
+    [
+        ({"type": "string", "$ref": "#"}, {"type": "string"}),
+        ({"type": "string", "allOf": [{"anyOf": [{"$ref": "#"}]}]}, {"type": "string"}),
+        ({"type": "string", "not": {"$ref": "#"}}, None),
+        ({"oneOf": [{"$ref": "#"}, {"type": "null"}]}, None),
+        ({"$ref": "#/$defs/p", "$defs": {"p": {"not": {"$ref": "#/$defs/p"}}}}, None),
+    ],
+)
+def test_what_applies_itself_without_end_says_nothing_more_or_is_refused(schema: Any, written: Any) -> None:
+    """JSON Schema leaves open what it means."""
+    if written is not None:
+        assert normalise(schema).schema == written
+        return
+    with pytest.raises(GrammarError, match=r"leads back to itself|no finite value"):
+        normalise(schema)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import jsonschema_rs
@@ -128,6 +129,39 @@ def unordered(value: Any) -> bool:
     return not isinstance(value, list) or all(map(unordered, value))
 
 
+def parts(schema: Any) -> Iterator[dict[str, Any]]:
+    """The schema and all objects in it. (No key of a value, nor of a map of schemas, is a keyword.)"""
+    if isinstance(schema, dict):
+        yield schema
+    for each in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        yield from parts(each)
+
+
+def applies_itself(schema: Any) -> bool:
+    """Whether a subschema applies itself to the value that it is applied to, which never ends. JSON Schema leaves
+    open what that means (core, 9.4.1); with a negation on the way it is a paradox, and validators differ."""
+    within: set[int] = set()
+    ends: set[int] = set()
+
+    def goes_on(part: Any) -> bool:
+        if not isinstance(part, dict) or id(part) in ends:
+            return False
+        if id(part) in within:
+            return True
+        within.add(id(part))
+        applied = [part[key] for key in ("not", "if", "then", "else") if key in part]
+        applied += [each for key in ("allOf", "anyOf", "oneOf") for each in part.get(key, ())]
+        applied += part.get("dependentSchemas", {}).values()
+        if "$ref" in part:
+            name = part["$ref"].removeprefix("#").removeprefix("/$defs/")
+            applied.append(schema["$defs"][name] if name else schema)
+        found = any(map(goes_on, applied))
+        ends.add(id(part))
+        return found
+
+    return any(map(goes_on, parts(schema)))
+
+
 def passes_check(normalised: Normalised, value: Any) -> bool:
     checks = normalised.checks
     assert checks is not None
@@ -145,7 +179,7 @@ def check(schema: Any, values: list[Any]) -> None:
         error = str(refusal)
     else:
         error = ""
-    assume("leads back" not in error)  # validators differ on what a reference to itself means
+    assume(not applies_itself(schema))
     if error:
         assert "fulfil" in error or "fewer different items" in error
         assert not any(reference.is_valid(value) for value in values)
@@ -172,6 +206,23 @@ def check(schema: Any, values: list[Any]) -> None:
             assert caught or not accepts(matcher, value), ("wrong accept", value)
         elif unordered(value):
             assert accepts(matcher, value), ("wrong reject", value)
+
+
+ROOT, P, Q = ({"$ref": name} for name in ("#", "#/$defs/p", "#/$defs/q"))
+
+
+@pytest.mark.parametrize(
+    ("schema", "p", "q", "endless"),
+    [
+        (ROOT, {}, {}, True),
+        ({"allOf": [True, {"anyOf": [P]}]}, {"if": Q}, {"dependentSchemas": {"a": ROOT}}, True),
+        ({"items": {"not": P}}, {"oneOf": [P]}, {}, True),
+        ({"items": ROOT, "properties": {"a": {"allOf": [ROOT]}}}, {}, {}, False),
+        ({**P, "not": Q}, Q, {"contains": ROOT}, False),
+    ],
+)
+def test_what_applies_itself(schema: Any, p: Any, q: Any, endless: bool) -> None:
+    assert applies_itself({**schema, "$defs": {"p": p, "q": q}}) is endless
 
 
 @settings(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import time
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from radixlang.server import connection, web
 
-from .fakes import Live, live
+from .fakes import FakeEngine, Live, live
 
 
 @pytest.mark.parametrize(
@@ -138,3 +139,34 @@ def test_heads_are_bounded(server: Live) -> None:
     refused = spoken(server, b"GET /health HTTP/1.1\r\n", line, line, line, pause=0.05)
     assert refused.startswith(b"HTTP/1.1 400 ")
     assert b"The head of the request is larger than 65536 bytes." in refused
+
+
+@pytest.mark.parametrize("kept", [b"", b"connection: keep-alive\r\n"])
+def test_http_1_0_gets_no_chunks(kept: bytes) -> None:
+    def asked(version: bytes, body: bytes) -> tuple[bytes, bytes]:
+        head = b"POST /generate HTTP/%s\r\nhost: x\r\ncontent-type: application/json\r\n" % version
+        head += b"connection: close\r\n" if version == b"1.1" else kept
+        answer = spoken(server, head + b"content-length: %d\r\n\r\n" % len(body), body)  # to the end
+        head, _, rest = answer.partition(b"\r\n\r\n")
+        assert b" 200 OK" in head
+        assert b"connection: close" in head
+        return head + b"\r\n", rest
+
+    stream = b'{"text": "[say:abc]", "stream": true}'
+    with live(engine=FakeEngine(delay=0.01)) as server:
+        head, rest = asked(b"1.0", stream)
+        assert b"transfer-encoding" not in head
+        assert b"content-length" not in head
+        *events, done, end = rest.split(b"\n\n")
+        texts = [json.loads(event.removeprefix(b"data: "))["text"] for event in events]
+        assert len(texts) > 1
+        assert texts[-1] == "abc"
+        assert (done, end) == (b"data: [DONE]", b"")
+        head, rest = asked(b"1.1", stream)
+        assert b"transfer-encoding: chunked" in head
+        assert rest.endswith(b"0\r\n\r\n")
+        # What has a length keeps it.
+        head, rest = asked(b"1.0", b'{"text": "[say:abc]"}')
+        assert b"content-length: %d\r\n" % len(rest) in head
+        assert json.loads(rest)["text"] == "abc"
+        assert spoken(server, b"HEAD /health HTTP/1.0\r\n\r\n").endswith(b"\r\n\r\n")

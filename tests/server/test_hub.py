@@ -284,6 +284,19 @@ def test_a_long_batch_is_sent_in_groups_and_given_up_whole() -> None:
     run(main())
 
 
+def test_samples_of_a_prompt_share_its_packed_ids() -> None:
+    async def main() -> None:
+        hub, engine = silent_hub()
+        sampling = SamplingParams(n=40)  # more than are sent together
+        await hub.generate([GenerateRequest(text=text, sampling=sampling) for text in ("x", "yz")]).open()
+        packed = [message.input_ids for message in engine.sent]
+        assert [len(ids) // 4 for ids in packed] == [2] * 40 + [3] * 40
+        assert len({id(ids) for ids in packed}) == 2
+        assert [message.sample_index for message in engine.sent] == [*range(40)] * 2
+
+    run(main())
+
+
 def test_large_texts_are_tokenized_off_the_loop() -> None:
     async def main() -> None:
         hub, _, _ = make_hub(info={"context_length": 100_000, "max_total_num_tokens": 100_000})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from itertools import islice
 
 import numpy as np
@@ -46,6 +47,22 @@ def test_one_replica_is_exact_and_reaches_the_best() -> None:
     assert 0 < load.busy < figures.seconds
     for asked in answered:
         assert asked.due < asked.first <= asked.ended
+
+
+@pytest.mark.parametrize("name", ["few-shot", "rag", "agent"])
+def test_a_request_lacks_less_than_a_page_of_the_best(name: str) -> None:
+    """Short prompts, some of which arrive together and part within a page: the loss that the docs of the bench
+    explain, and no other."""
+    lacking = {}
+    for size in (1, 16):
+        limits = dataclasses.replace(model().limits, num_pages=2000 * 16 // size, page_size=size)
+        play = Play(islice(WORKLOADS[name](Maker(0, 0.03)), 24), concurrency=3)
+        simulation = Simulation(EngineModel(limits, COST), play, Cluster())
+        simulation.run()
+        lacking[size] = {asked.possible_tokens - asked.cached_tokens for asked in simulation.answered}
+    assert lacking[1] == {0}
+    assert min(lacking[16]) == 0
+    assert 0 < max(lacking[16]) < 16
 
 
 def test_windows_of_one_replica_come_close() -> None:
