@@ -24,10 +24,10 @@ import torch
 from gpu_variants import SHAPES
 
 from radixlang.kernels import library_linear, tuning
-from radixlang.kernels.library_linear import CONFIG, Found, Problem, Product, Refused
+from radixlang.kernels.library_linear import CONFIG, WORKSPACE, Found, Problem, Product, Refused
 from radixlang.kernels.tuning import LibraryAlgorithm
 
-PROPOSALS, WORKSPACE, BYTES = 32, 32 << 20, 1 << 30
+PROPOSALS, BYTES = 32, 1 << 30
 CLUSTERS = range(2, 12)
 #: numbers of cuBLASLt
 PREFERENCE_WORKSPACE, SPLITS = 1, 2

@@ -25,6 +25,8 @@ _COMPUTE_32F, _R_32F = 68, 0
 _TYPES = {torch.float16: 2, torch.bfloat16: 14}
 _DESC_TRANSA = 3
 ALGORITHM = 66  # the family of Hopper's kernels
+#: bytes; those of the tables need 4 at most
+WORKSPACE = 1 << 16
 #: attribute's number and type
 CONFIG = {
     "tile": (1, ctypes.c_uint32),
@@ -65,6 +67,8 @@ class Library:
             raise Refused(str(error)) from None
         self.handle = ctypes.c_void_p()
         self("Create", ctypes.byref(self.handle))
+        # One for all products, which run one after the other. Graphs hold its address: it is never freed.
+        self.workspace = torch.empty(WORKSPACE, dtype=torch.uint8, device="cuda")
 
     def __call__(self, name: str, *arguments: Any) -> None:
         status = getattr(self._functions, f"cublasLt{name}")(*arguments)
@@ -85,26 +89,27 @@ class Problem:
     """
 
     def __init__(self, device: int, dtype: torch.dtype, tokens: int, outer: int, inner: int) -> None:
-        self.device, self.dtype, self.library = device, dtype, library(device)
+        self.dtype, self.library = dtype, library(device)
         self._desc = ctypes.c_void_p()
         self.library("MatmulDescCreate", ctypes.byref(self._desc), _COMPUTE_32F, _R_32F)
         transposed = ctypes.c_int32(1)
         self.library("MatmulDescSetAttribute", self._desc, _DESC_TRANSA, ctypes.byref(transposed), _size(4))
-        self._layouts = [self._layout(inner, outer), self._layout(inner, tokens), self._layout(outer, tokens)]
-
-    def _layout(self, rows: int, columns: int) -> ctypes.c_void_p:
-        made, kind = ctypes.c_void_p(), _TYPES[self.dtype]
-        sizes = ctypes.c_uint64(rows), ctypes.c_uint64(columns), ctypes.c_int64(rows)
-        self.library("MatrixLayoutCreate", ctypes.byref(made), kind, *sizes)
-        return made
+        self._layouts: list[ctypes.c_void_p] = []
+        for rows, columns in ((inner, outer), (inner, tokens), (outer, tokens)):
+            made, sizes = (
+                ctypes.c_void_p(),
+                (ctypes.c_uint64(rows), ctypes.c_uint64(columns), ctypes.c_int64(rows)),
+            )
+            self.library("MatrixLayoutCreate", ctypes.byref(made), _TYPES[dtype], *sizes)
+            self._layouts.append(made)
 
     @property
     def arguments(self) -> tuple[ctypes.c_void_p, ...]:
         """Operation and layouts of weight, x, out before and after, as the library's functions take them."""
         return (self._desc, *self._layouts, self._layouts[-1])
 
-    def algorithm(self, numbers: LibraryAlgorithm) -> tuple[Any, int]:
-        """(the library's form of it, bytes of workspace that it needs)."""
+    def algorithm(self, numbers: LibraryAlgorithm) -> Any:
+        """The library's form of it."""
         made, found, kind = Algorithm(), Found(), _TYPES[self.dtype]
         kinds = (_COMPUTE_32F, _R_32F, kind, kind, kind, kind)
         self.library("MatmulAlgoInit", self.library.handle, *kinds, ALGORITHM, ctypes.byref(made))
@@ -114,7 +119,9 @@ class Problem:
             self.library("MatmulAlgoConfigSetAttribute", ctypes.byref(made), attribute, ctypes.byref(value), size)
         both = ctypes.byref(made), ctypes.byref(found)
         self.library("MatmulAlgoCheck", self.library.handle, *self.arguments, *both)
-        return made, found.workspace
+        if found.workspace > WORKSPACE:
+            raise Refused(f"{numbers} needs {found.workspace} bytes")
+        return made
 
     def __del__(self) -> None:
         for layout in getattr(self, "_layouts", ()):
@@ -128,17 +135,16 @@ class Product:
 
     def __init__(self, problem: Problem, numbers: LibraryAlgorithm, factor: float) -> None:
         self._problem, self._factors = problem, (ctypes.c_float(1.0), ctypes.c_float(factor))
-        self._algorithm, workspace = problem.algorithm(numbers)
-        self._workspace = torch.empty(max(workspace, 1), dtype=torch.uint8, device=f"cuda:{problem.device}")
+        self._algorithm = problem.algorithm(numbers)
 
     def __call__(self, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         """All three are dense; on torch's current stream. → out."""
-        desc, of_weight, of_x, before, after = self._problem.arguments
+        library, (desc, of_weight, of_x, before, after) = self._problem.library, self._problem.arguments
         one, factor = self._factors
         result = ctypes.c_void_p(out.data_ptr())
-        self._problem.library(
+        library(
             "Matmul",
-            self._problem.library.handle,
+            library.handle,
             desc,
             ctypes.byref(one),
             ctypes.c_void_p(weight.data_ptr()),
@@ -151,8 +157,8 @@ class Product:
             result,
             after,
             ctypes.byref(self._algorithm),
-            ctypes.c_void_p(self._workspace.data_ptr()),
-            _size(self._workspace.nbytes),
+            ctypes.c_void_p(library.workspace.data_ptr()),
+            _size(WORKSPACE),
             ctypes.c_void_p(torch.cuda.current_stream(x.device).cuda_stream),
         )
         return out
@@ -173,18 +179,22 @@ def _product(
         return None
 
 
+def _dense(*tensors: torch.Tensor) -> bool:
+    """True where the kernels can read all of them; AlgoCheck is told sizes, but no addresses."""
+    return all(tensor.is_contiguous() and tensor.data_ptr() % 16 == 0 for tensor in tensors)
+
+
 def linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """x [T, K], weight [N, K] → [T, N]."""
-    product = _product(x.device, x.dtype, x.shape[0], *weight.shape, False) if x.is_contiguous() else None
-    if product is None:
+    product = _product(x.device, x.dtype, x.shape[0], *weight.shape, False)
+    if product is None or not _dense(x, weight):
         return F.linear(x, weight)
     return product(x, weight, x.new_empty((x.shape[0], weight.shape[0])))
 
 
 def add_linear(x: torch.Tensor, weight: torch.Tensor, stream: torch.Tensor) -> torch.Tensor:
     """stream [T, N] += x [T, K] · weight [N, K]ᵀ; → the stream."""
-    dense = x.is_contiguous() and stream.is_contiguous()
-    product = _product(x.device, x.dtype, x.shape[0], *weight.shape, True) if dense else None
-    if product is None:
+    product = _product(x.device, x.dtype, x.shape[0], *weight.shape, True)
+    if product is None or not _dense(x, weight, stream):
         return stream.addmm_(x, weight.t())
     return product(x, weight, stream)

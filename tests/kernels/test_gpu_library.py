@@ -70,5 +70,7 @@ def test_what_the_library_does_not_know_is_computed_by_torch(monkeypatch: pytest
 def test_what_is_not_dense_is_computed_by_torch() -> None:
     entry = (entries() or [{"min_tokens": 8, "min_outer": 64, "min_inner": 64}])[0]
     weight = numbers(entry["min_outer"], entry["min_inner"]) / 64
-    x = numbers(entry["min_inner"], entry["min_tokens"]).t()
-    assert torch.equal(linear(x, weight), torch.nn.functional.linear(x, weight))
+    turned = numbers(entry["min_inner"], entry["min_tokens"]).t()
+    shifted = numbers(entry["min_inner"] * entry["min_tokens"] + 1)[1:].view(entry["min_tokens"], -1)
+    for x in (turned, shifted):
+        assert torch.equal(linear(x, weight), torch.nn.functional.linear(x, weight))
