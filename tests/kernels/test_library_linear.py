@@ -18,7 +18,7 @@ NUMBERS = LibraryAlgorithm(tile=15, stages=35, custom=1, cluster=5, swizzle=0)
 
 
 class Library:
-    """Counts what it makes and destroys; refuses the n-th call of `refused`, and says that an algorithm needs `bytes`."""
+    """Counts what it makes and destroys, refuses the n-th call of `refused`, and says what an algorithm needs."""
 
     handle = None
 
