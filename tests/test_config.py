@@ -115,7 +115,7 @@ STREAMS = {"stream_interval": 2, "incremental_streaming_output": True}
         *(
             (
                 {name: value, other: there},
-                f"^--{'no-' if value is False else ''}{name.replace('_', '-')} has no effect with {said}; leave one",
+                f"^--{'no-' * (value is False)}{name.replace('_', '-')} has no effect with {said}; leave one of",
             )
             for other, there, said, given in (
                 ("skip_tokenizer_init", True, "--skip-tokenizer-init", {**TEMPLATES, **GENERATED, **CONSTRAINTS}),

@@ -88,6 +88,7 @@ def test_serve_help_lists_every_option(capsys: pytest.CaptureFixture[str]) -> No
         (["generate", "hello", "--stream", "--json"], "exclude each other"),
         (["generate", ""], "The prompt is empty"),
         (["generate", "x", "--temperature", "hot"], "--temperature: invalid float value: 'hot'"),
+        (["serve", ".", "--tokenizer", "/no/such"], "--tokenizer-path: There is no model at /no/such"),
         (["generate", "x", "--model", "/no/such/model"], "There is no model at /no/such/model"),
         (["chat", "--url", "http://127.0.0.1:1", "--model", "x"], "exclude each other"),
         (["chat", "--url", "localhost:1"], "--url 'localhost:1' is no URL of a server; one looks like http://"),
