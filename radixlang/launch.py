@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from radixlang.config import Config
-from radixlang.errors import ConfigError, EngineDeadError
+from radixlang.errors import ConfigError, EngineDeadError, ModelError
 from radixlang.hub_files import resolve_model_path
 from radixlang.log import configure, get_logger
 from radixlang.messages import Drain
@@ -74,14 +74,24 @@ def port_error(host: str, port: int, error: OSError) -> ConfigError:
 
 
 def with_model_files(config: Config) -> Config:
-    """`config` with the model's name replaced by its path on this machine, fetched if it has to be; clients may
-    still use the name. Every process then finds the same files.
+    """`config` with the names of model and tokenizer replaced by their paths on this machine, fetched if they have
+    to be; clients may still use the model's name. Every process then finds the same files.
 
     Raises:
-        ModelError: the model cannot be fetched, or its path does not exist.
+        ModelError: one of the two cannot be fetched, or its path does not exist.
     """
     named = config.model.model_path
     path = resolve_model_path(named, config.model.download_dir, config.model.revision)
+    tokenizer = None if config.model.skip_tokenizer_init else config.model.tokenizer_path
+    if tokenizer is not None:
+        if tokenizer == named:  # and of the same revision
+            found = path
+        else:
+            try:
+                found = resolve_model_path(tokenizer, config.model.download_dir)
+            except ModelError as error:
+                raise ModelError(f"--tokenizer-path: {error}") from None
+        config = config.replace(tokenizer_path=found)
     if path == named:
         return config
     return config.replace(

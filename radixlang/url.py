@@ -8,7 +8,8 @@ from radixlang.errors import ConfigError
 
 
 def check_url(what: str, url: str) -> SplitResult:
-    """The parts of a server's URL; it has a host, and a port from 1 to 65535 or none.
+    """The parts of a server's URL without the `/v1` or slash that may end it; it has a host, and a port from 1 to
+    65535 or none.
 
     Raises:
         ConfigError: it is none. The message names the flag or argument `what` and shows how one looks.
@@ -23,4 +24,4 @@ def check_url(what: str, url: str) -> SplitResult:
         good = False
     if not good or not url.isprintable() or " " in url or "?" in url or "#" in url:
         raise ConfigError(f"{what} {url!r} is no URL of a server; one looks like http://127.0.0.1:30000.")
-    return parts
+    return parts._replace(path=parts.path.rstrip("/").removesuffix("/v1"))

@@ -38,7 +38,6 @@ CONSTRAINTS = {
     "constrained_json_disable_any_whitespace": False,
     "grammar_residual": "refuse",
     "grammar_cache_mb": 1,
-    "disable_jump_forward": True,
 }
 STREAMS = {"stream_interval": 2, "incremental_streaming_output": True}
 
@@ -116,7 +115,7 @@ STREAMS = {"stream_interval": 2, "incremental_streaming_output": True}
         *(
             (
                 {name: value, other: there},
-                f"--{name.replace('_', '-')} has no effect with {said}; leave one of the two out",
+                f"^--{'no-' * (value is False)}{name.replace('_', '-')} has no effect with {said}; leave one of",
             )
             for other, there, said, given in (
                 ("skip_tokenizer_init", True, "--skip-tokenizer-init", {**TEMPLATES, **GENERATED, **CONSTRAINTS}),
@@ -154,6 +153,17 @@ def test_what_has_an_effect_is_taken():
         {"cache_dir": "d", "hicache_size": 1.0, "hicache_storage_prefetch_policy": "best_effort"},
         {"skip_tokenizer_init": True, "tool_call_parser": "qwen", "grammar_backend": "auto", **STREAMS},
         {"is_embedding": True, **TEMPLATES},
+    ):
+        Config.from_flat(model_path="m", **values).resolve()
+
+
+def test_what_is_off_already_may_be_turned_off():
+    for values in (
+        {"disable_radix_cache": True, "max_pinned_fraction": 0.0},
+        {"disable_cuda_graph": True, "cuda_graph_max_bs_prefill": 0},
+        {"grammar_backend": "none", "disable_jump_forward": True},
+        *({off: True, "grammar_backend": "none"} for off in ("skip_tokenizer_init", "is_embedding")),
+        *({off: True, "disable_jump_forward": True} for off in ("skip_tokenizer_init", "is_embedding")),
     ):
         Config.from_flat(model_path="m", **values).resolve()
 

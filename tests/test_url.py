@@ -23,6 +23,21 @@ def test_urls_of_servers(url: str, host: str, port: int | None) -> None:
 
 
 @pytest.mark.parametrize(
+    ("url", "base"),
+    [
+        ("http://a:1", "http://a:1"),
+        ("http://a:1/", "http://a:1"),
+        ("http://a:1/v1", "http://a:1"),
+        ("https://a/llm/v1/", "https://a/llm"),
+        ("http://v1", "http://v1"),
+        ("http://[::1]:3/v1", "http://[::1]:3"),
+    ],
+)
+def test_what_openai_clients_write_behind_it_is_left_out(url: str, base: str) -> None:
+    assert check_url("--url", url).geturl() == base
+
+
+@pytest.mark.parametrize(
     "url",
     [
         *("", "notaurl", "localhost:30000", "ftp://x", "http://", "http:///x", "http://:80", "http://[::1"),

@@ -31,11 +31,11 @@ class Client:
 
     def __init__(self, base_url: str, api_key: str | None = None) -> None:
         parts = check_url("--base-url", base_url)
-        self.base = base_url.rstrip("/").removesuffix("/v1")
+        self.base = parts.geturl()
         self.host = parts.hostname or ""
         self.port = parts.port or (443 if parts.scheme == "https" else 80)
         self._ssl = ssl.create_default_context() if parts.scheme == "https" else None
-        self._prefix = parts.path.rstrip("/").removesuffix("/v1")
+        self._prefix = parts.path
         host = parts.netloc.rpartition("@")[2].encode()
         self._headers = {b"Host": host, b"Connection": b"close", **bearer(api_key)}
 

@@ -88,8 +88,7 @@ class ServerSource:
     def __init__(self, url: str, api_key: str | None = None, transport: httpx.BaseTransport | None = None) -> None:
         import httpx
 
-        check_url("--url", url)
-        self._url = url.rstrip("/").removesuffix("/v1")
+        self._url = check_url("--url", url).geturl()
         # No limit on reading: a long prompt on a slow machine may take minutes to its first token.
         self._client = httpx.Client(
             headers=bearer(api_key), timeout=httpx.Timeout(10, read=None), transport=transport, trust_env=False

@@ -71,9 +71,10 @@ def engine_values(args: argparse.Namespace) -> dict[str, Any]:
     known = set(flat_names())
     values = read_file(args.config) if hasattr(args, "config") else {}
     values |= {name: value for name, value in vars(args).items() if name in known}
-    values["model_path"] = resolve_model_path(
-        values.get("model_path") or "default", values.get("download_dir"), values.pop("revision", None)
-    )
+    named = values.get("model_path") or "default"
+    values["model_path"] = resolve_model_path(named, values.get("download_dir"), values.pop("revision", None))
+    if values.get("tokenizer_path") == named:
+        values["tokenizer_path"] = values["model_path"]
     return values
 
 

@@ -134,7 +134,7 @@ class Parser(argparse.ArgumentParser):
         Raises:
             ConfigError: always.
         """
-        text = " ".join(message.split())
+        text = " ".join(message.split()).replace("ignored explicit argument", "takes no value, got")
         raise ConfigError(f"{text[:1].upper()}{text[1:]}; see `{self.prog} --help`.")
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:

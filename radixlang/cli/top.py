@@ -99,8 +99,7 @@ class Watched:
     ) -> None:
         import httpx
 
-        check_url("--url", url)
-        self.url = url.rstrip("/").removesuffix("/v1")
+        self.url = check_url("--url", url).geturl()
         self._client = httpx.Client(timeout=10, transport=transport, trust_env=False)
         key = bearer(api_key)
         self._headers = {False: key, True: bearer(admin_key, "--admin-api-key") or key}

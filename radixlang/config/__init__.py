@@ -37,7 +37,9 @@ class ModelConfig:
     """What is served."""
 
     model_path: str = flag("", "Folder in Hugging Face layout, GGUF file, hub id, or 'default'.", "--model")
-    tokenizer_path: str | None = flag(None, "Tokenizer folder or file; the model's own by default.")
+    tokenizer_path: str | None = flag(
+        None, "Tokenizer folder or file, or the name of a model that has it; the model's own by default."
+    )
     skip_tokenizer_init: bool = flag(False, "Serve token ids only: no text in, no text out.")
     load_format: str = flag(
         "auto",

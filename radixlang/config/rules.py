@@ -19,6 +19,15 @@ MOST_THREADS = 1024
 """above any machine's cores; a process that starts many more than it has dies of them"""
 
 
+OFF = {
+    "grammar_backend": "none",
+    "disable_jump_forward": True,
+    "max_pinned_fraction": 0,
+    "cuda_graph_max_bs_prefill": 0,
+}
+"""values that turn something off: beside what turns off more they only say what holds anyway"""
+
+
 def _is_text(value: str) -> bool:
     """Not what Python makes of bytes on a command line that are no UTF-8, and nothing that no path may hold."""
     if "\0" in value:
@@ -31,7 +40,8 @@ def _is_text(value: str) -> bool:
 
 
 def _check_effects(config: Config) -> None:
-    """Refuse what was given in vain: it does nothing beside, or without, another option. Defaults stay silent.
+    """Refuse what was given in vain: it does nothing beside, or without, another option. Defaults stay silent,
+    and so does what agrees.
 
     Raises:
         ConfigError: names both.
@@ -40,9 +50,10 @@ def _check_effects(config: Config) -> None:
 
     def given(*names: str) -> list[str]:
         return [
-            "--" + f.name.replace("_", "-")
+            ("--no-" if value is False else "--") + f.name.replace("_", "-")
             for group, f, _ in options()
-            if f.name in names and getattr(getattr(config, group), f.name) != f.default
+            if f.name in names
+            and (value := getattr(getattr(config, group), f.name)) not in (f.default, OFF.get(f.name, f.default))
         ]
 
     off = "--disable-radix-cache" if c.disable_radix_cache else "--no-enable-prefix-caching"

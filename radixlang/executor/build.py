@@ -166,7 +166,10 @@ def build_executor(
     table = RequestTable(running + 1, -(-context // page_size), platform.device)
     executor = DeviceExecutor(model, platform, pool, table, attention, automata)
     host_pages = 0
-    if not spec.encoder:  # it has no KV
+    if spec.encoder:  # it has no KV
+        if config.cache.enable_hierarchical_cache or config.cache.hicache_storage_backend != "none":
+            log.warning("--enable-hierarchical-cache and storage change nothing: an encoder has no KV to keep")
+    else:
         free = free_host_memory() // ranks
         host_pages = parallel.least(host_slots(config, kind, page_bytes(pool), pool.nbytes, free))
     if host_pages:

@@ -47,10 +47,7 @@ def check_host_tier(config: Config, device: str, size: int, pool_bytes: int, fre
     page = f"one page of KV, which has {size / 1e6:.3g} MB"
     given = cache.hicache_size
     if 0 < given * 1e9 < size:
-        raise ConfigError(
-            f"--hicache-size {given:g} (GB) would not hold {page}; raise it, or leave it out for a share of the "
-            "device's."
-        )
+        raise ConfigError(f"--hicache-size {given:g} (GB) would not hold {page}; raise it, or leave it out.")
     if host and device != "cpu" and not given and cache.hicache_ratio * pool_bytes < size:
         raise ConfigError(
             f"--hicache-ratio {cache.hicache_ratio:g} of a KV pool of {pool_bytes / 1e6:.3g} MB would not hold "

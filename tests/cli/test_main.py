@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from radixlang.cli import main as cli
+from radixlang.cli.generate import build_parser as generate_parser
+from radixlang.cli.options import engine_values
 from radixlang.cli.parser import UNAVAILABLE, unavailable_feature
 from radixlang.cli.serve import build_parser, configuration
 from radixlang.config import flat_names
@@ -76,6 +78,7 @@ def test_serve_help_lists_every_option(capsys: pytest.CaptureFixture[str]) -> No
         (["serve", "--disaggregation-mode", "prefill"], "disaggregation"),
         (["serve", "--port", "abc"], "--port: invalid int value: 'abc'"),
         (["serve", "--port"], "--port: expected one argument"),
+        (["serve", "--is-embedding=true"], "--is-embedding: takes no value, got 'true'"),
         (["serve", "--load-format", "pickle"], "invalid choice: 'pickle'"),
         (["serve", "a", "b"], "Unexpected argument 'b'"),
         (["serve", "a", "--model-path", "b"], "Two models are named, a and b"),
@@ -85,6 +88,7 @@ def test_serve_help_lists_every_option(capsys: pytest.CaptureFixture[str]) -> No
         (["generate", "hello", "--stream", "--json"], "exclude each other"),
         (["generate", ""], "The prompt is empty"),
         (["generate", "x", "--temperature", "hot"], "--temperature: invalid float value: 'hot'"),
+        (["serve", ".", "--tokenizer", "/no/such"], "--tokenizer-path: There is no model at /no/such"),
         (["generate", "x", "--model", "/no/such/model"], "There is no model at /no/such/model"),
         (["chat", "--url", "http://127.0.0.1:1", "--model", "x"], "exclude each other"),
         (["chat", "--url", "localhost:1"], "--url 'localhost:1' is no URL of a server; one looks like http://"),
@@ -173,6 +177,28 @@ def test_a_packaged_model_keeps_its_name(tmp_path: Path, monkeypatch: pytest.Mon
     assert config.model_name == "default"
     config = with_model_files(configuration(["default", "--served-model-name", "mine"]))
     assert config.model_name == "mine"
+
+
+def test_a_tokenizer_may_be_named_as_the_model_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[object, ...]] = []
+
+    def resolve(*args: object) -> str:
+        asked.append(args)
+        return str(tmp_path / str(args[0]))
+
+    monkeypatch.setattr("radixlang.launch.resolve_model_path", resolve)
+    monkeypatch.setattr("radixlang.cli.options.resolve_model_path", resolve)
+    flags = ["org/a", "--revision", "r", "--tokenizer-path"]
+    model = with_model_files(configuration([*flags, "org/a"])).model
+    assert model.tokenizer_path == model.model_path == str(tmp_path / "org/a")
+    assert with_model_files(configuration([*flags, "org/b"])).model.tokenizer_path == str(tmp_path / "org/b")
+    assert asked == [("org/a", None, "r"), ("org/a", None, "r"), ("org/b", None)]
+    without = with_model_files(configuration([*flags, "org/b", "--skip-tokenizer-init"]))
+    assert without.model.tokenizer_path == "org/b"
+    asked.clear()
+    values = engine_values(generate_parser().parse(["x", "--model", *flags, "org/a"]))
+    assert values["tokenizer_path"] == values["model_path"] == str(tmp_path / "org/a")
+    assert asked == [("org/a", None, "r")]
 
 
 def test_no_built_flag_is_called_unavailable() -> None:

@@ -90,7 +90,7 @@ def test_the_key_is_sent_and_the_template_is_found_by_the_path(server):
     assert handler.keys == ["Bearer secret"]
     assert endpoint.get_model_name() == "some/Qwen2-7B-Instruct"
     assert endpoint.chat_template() is TEMPLATES["qwen"]
-    assert sgl.RuntimeEndpoint(url, chat_template_name="gemma-it").chat_template() is TEMPLATES["gemma-it"]
+    assert sgl.RuntimeEndpoint(url + "/v1", chat_template_name="gemma-it").chat_template() is TEMPLATES["gemma-it"]
 
 
 def test_errors_of_the_server_are_told(server):

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from radixlang.config import ModelConfig
+from radixlang.config import Config, ModelConfig
 from radixlang.errors import EngineError, UnsupportedModelError
+from radixlang.executor.build import build_executor
 from radixlang.forward import ForwardBatch, ForwardContext, forwarding
 from radixlang.layers.pooling import pool
 from radixlang.models import Model, load_spec
@@ -78,6 +79,18 @@ def test_an_encoder_has_no_logits(tmp_path: Path) -> None:
     make(tmp_path)
     with pytest.raises(EngineError, match="encoder"):
         load(tmp_path).logits(torch.zeros(1, 32))
+
+
+def test_tiers_below_no_kv_are_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path)
+    told: list[str] = []
+    monkeypatch.setattr("radixlang.executor.build.log.warning", lambda text, *values: told.append(text % values))
+    for flags in ({}, {"enable_hierarchical_cache": True}, {"cache_dir": str(tmp_path / "pages")}):
+        told.clear()
+        config = Config.from_flat(model_path=str(tmp_path), device="cpu", num_threads=1, **flags).resolve()
+        executor, _ = build_executor(config, lambda *_: None)
+        executor.close()
+        assert len([text for text in told if "an encoder has no KV" in text]) == len(flags)
 
 
 def test_sentence_settings(tmp_path: Path) -> None:

@@ -46,8 +46,9 @@ class RuntimeEndpoint(NativeBackend):
         chat_template_name: str | None = None,
     ) -> None:
         super().__init__()
-        self._host = check_url("base_url", base_url).hostname
-        self.base_url = base_url.rstrip("/")
+        parts = check_url("base_url", base_url)
+        self._host = parts.hostname
+        self.base_url = parts.geturl()
         self.name = f"The server at {self.base_url}"
         self._headers = bearer(api_key, "api_key")
         self._verify = verify
