@@ -320,7 +320,9 @@ def _check_prefix(given: list[str]) -> None:
     """Refuse what would have no effect: each run has a scheduler of its own, over the device's cache alone."""
     if "--base-url" in given:
         for flag in (flag for flag in given if flag not in _OF_SERVER):
-            raise ConfigError(f"{flag} needs an engine, not a server at --base-url: start the server with it.")
+            raise ConfigError(
+                f"{flag} needs an engine, not a server at --base-url, which is measured as it was started."
+            )
         return
     for flag in given:
         if flag in ("--api-key", "--vocab-size"):

@@ -7,6 +7,7 @@ cache from `/requests` and `/cache_tree`, where they are. Must not import torch.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import time
 from collections import defaultdict, deque
@@ -353,15 +354,14 @@ def run(argv: Sequence[str]) -> int:
     console = Console()
     try:
         pictures = frames(server, args.interval, args.runs)
-        if args.once:
-            console.print(next(pictures))
-            return 0
-        with (
-            contextlib.suppress(KeyboardInterrupt),
-            Live(console=console, screen=console.is_terminal, auto_refresh=False) as live,
-        ):
-            for picture in pictures:
-                live.update(picture, refresh=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            if args.once or not console.is_terminal:  # a `Live` writes nothing to a file or a pipe before its end
+                for picture in itertools.islice(pictures, 1 if args.once else None):
+                    console.print(picture)
+                return 0
+            with Live(console=console, screen=True, auto_refresh=False) as live:
+                for picture in pictures:
+                    live.update(picture, refresh=True)
         return 0
     finally:
         server.close()

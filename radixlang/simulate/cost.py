@@ -134,14 +134,15 @@ def check_limits(limits: SchedulerLimits) -> None:
     """Raises:
     ConfigError: no engine has such limits; names the flag.
     """
-    for flag, value, least, most in (
-        ("page-size", limits.page_size, 1, 128),
-        ("max-total-tokens", limits.capacity, 8 * limits.page_size, 1 << 31),
-        ("context-length", limits.context_length, 2, 1 << 31),
-        ("max-running-requests", limits.max_running_requests, 1, MOST_RUNNING),
+    pages = f" in whole pages of {limits.page_size}"
+    for flag, value, least, most, unit in (
+        ("page-size", limits.page_size, 1, 128, ""),
+        ("max-total-tokens", limits.capacity, 8 * limits.page_size, 1 << 31, pages),
+        ("context-length", limits.context_length, 2, 1 << 31, ""),
+        ("max-running-requests", limits.max_running_requests, 1, MOST_RUNNING, ""),
     ):
         if not least <= value <= most:
-            raise ConfigError(f"--{flag} must be between {least:,} and {most:,} (whole pages), got {value:,}.")
+            raise ConfigError(f"--{flag} must be between {least:,} and {most:,}, got {value:,}{unit}.")
 
 
 def read_json(path: Path, flag: str = "--costs") -> Any:

@@ -88,12 +88,21 @@ def test_a_restart_between_two_frames_begins_anew() -> None:
     assert not two.follows(one)
 
 
-def test_interrupting_it_is_a_good_end(server: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("terminal", [True, False])
+def test_interrupting_it_is_a_good_end(
+    server: Live, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool
+) -> None:
+    written: list[str] = []
+
     def interrupted(seconds: float) -> None:
-        raise KeyboardInterrupt
+        written.append(capsys.readouterr().out)
+        if len(written) == 2:
+            raise KeyboardInterrupt
 
     monkeypatch.setattr(top.time, "sleep", interrupted)
+    monkeypatch.setattr(Console, "is_terminal", property(lambda console: terminal))
     assert main(["top", "--url", server.base, "--api-key", "k"]) == 0
+    assert all("fake/model" in text for text in written)  # a frame is there when it is drawn, in a file too
 
 
 def test_quantiles_are_those_of_what_is_new() -> None:

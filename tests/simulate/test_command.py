@@ -141,9 +141,9 @@ def test_complaints(costs: Path, tmp_path: Path) -> None:
         ([*with_costs, "--replicas", "1,x"], "--replicas: must be whole numbers separated by commas"),
         ([*with_costs, "--scale", "inf"], "--scale: must be above 0 and at most 1000"),
         ([*with_costs, "--prompt-seed", "-1"], "--prompt-seed: must be at least 0"),
-        ([*with_costs, "--max-total-tokens", "1"], "--max-total-tokens must be between 128 and"),
+        ([*with_costs, "--max-total-tokens", "1"], "--max-total-tokens must be .*, got 0 in whole pages of 16"),
         ([*with_costs, "--max-total-tokens", "9" * 30], "--max-total-tokens: must be at most 2147483647"),
-        ([*with_costs, "--page-size", "1000"], "--page-size must be between 1 and 128"),
+        ([*with_costs, "--page-size", "1000"], "--page-size must be between 1 and 128, got 1,000."),
         ([*with_costs, "--max-running-requests", "9" * 9], "--max-running-requests must be between 1 and"),
     ):
         with pytest.raises(ConfigError, match=words):
