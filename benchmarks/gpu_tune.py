@@ -34,7 +34,7 @@ from typing import Any
 import torch
 from gpu_variants import SHAPES, VARIANTS, exactly, named
 
-from radixlang.kernels import chain, tuning
+from radixlang.kernels import chain, library_linear, tuning
 from radixlang.kernels.activation import silu_mul
 from radixlang.kernels.decode_attention import decode_attention, decode_projected
 from radixlang.kernels.matvec import matvec
@@ -328,30 +328,45 @@ def decode(args: argparse.Namespace) -> None:
         torch.cuda.empty_cache()
 
 
+_measured = tuning.measured
+
+
+def bare_with(model: str, changed: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    """A bare executor (`gpu.Bare`) with the parts of the chip's table replaced that `changed` gives."""
+    from gpu import Bare
+
+    tuning.measured = lambda chip: (given := _measured(chip)) | changed(given)
+    # what was looked up in another table
+    tuning.chip.cache_clear()
+    library_linear.forget()
+    with tempfile.TemporaryDirectory() as where:
+        return Bare(model, Path(where))
+
+
+def decode_ms(bare: Any, rows: int) -> float:
+    """Median of bare decode steps."""
+    bare.run([bare.plan(rows, bare.CONTEXT, 1, True)])
+    gaps, _ = bare.run([bare.plan(rows, bare.CONTEXT + i, 1, False) for i in range(1, 81)])
+    return statistics.median(gaps[20:])
+
+
 def step(args: argparse.Namespace) -> None:
     """Median bare step in ms for each variant of the settings, in one process."""
-    from gpu import Bare, free
+    from gpu import free
 
     from radixlang.executor import build, shapes
 
     # no graphs but those that are measured
     build.graph_shapes = lambda *_: [shapes.Shape(rows, rows) for rows in args.batches]
-    measured, begin = tuning.measured, time.monotonic()
+    begin = time.monotonic()
     for item in args.variants:
         if time.monotonic() - begin > args.seconds:
             break
         name, _, change = item.partition("=")
         changed = (lambda given, change=change: json.loads(change)) if change else named(name)
-        tuning.measured = lambda chip, changed=changed: (given := measured(chip)) | changed(given)
-        tuning.chip.cache_clear()
         for model in args.models:
-            with tempfile.TemporaryDirectory() as where:
-                bare = Bare(model, Path(where))
-            times = []
-            for rows in args.batches:
-                bare.run([bare.plan(rows, bare.CONTEXT, 1, True)])
-                gaps, _ = bare.run([bare.plan(rows, bare.CONTEXT + i, 1, False) for i in range(1, 81)])
-                times.append(f"{rows}: {statistics.median(gaps[20:]):.3f}")
+            bare = bare_with(model, changed)
+            times = [f"{rows}: {decode_ms(bare, rows):.3f}" for rows in args.batches]
             print(f"{model} {name} | {' | '.join(times)} ms", flush=True)
             bare.device.close()
             del bare

@@ -14,16 +14,14 @@ import argparse
 import ctypes
 import json
 import statistics
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import torch
+from gpu_tune import bare_with, decode_ms
 from gpu_variants import SHAPES
 
-from radixlang.kernels import library_linear, tuning
 from radixlang.kernels.library_linear import CONFIG, WORKSPACE, Found, Problem, Product, Refused
 from radixlang.kernels.tuning import LibraryAlgorithm
 
@@ -143,33 +141,26 @@ def tune(name: str, tokens: int) -> None:
 
 def steps(tokens: list[int]) -> None:
     """Medians in ms: of decode steps up to 256 rows, beyond of prompts of 1,024 tokens."""
-    from gpu import Bare, free
+    from gpu import free
 
     from radixlang.executor import build, shapes
 
     rows = [count for count in tokens if count <= 256]
     build.graph_shapes = lambda *_: [shapes.Shape(count, count) for count in rows]
-    measured = tuning.measured
-    for on in (True, False, True, False):
-        tuning.measured = lambda chip, on=on: measured(chip) | ({} if on else {"library": []})
-        tuning.chip.cache_clear()
-        library_linear._product.cache_clear()
-        with tempfile.TemporaryDirectory() as where:
-            bare = Bare("llama", Path(where))
-        times = []
-        for count in tokens:
-            if count in rows:
-                bare.run([bare.plan(count, bare.CONTEXT, 1, True)])
-                plans = [bare.plan(count, bare.CONTEXT + i, 1, False) for i in range(1, 101)]
-            else:
-                prompts = -(-count // 1024)
-                plans = [bare.plan(prompts, 0, count // prompts, True)] * max(8, 60_000 // count)
-            gaps, _ = bare.run(plans)
-            times.append(f"{count}: {statistics.median(gaps[len(gaps) // 5 :]):.3f}")
-        print(f"table {'on' if on else 'off'} | {' | '.join(times)} ms", flush=True)
+    for name, changes in [("on", {}), ("off", {"library": []})] * 2:
+        bare = bare_with("llama", lambda given, changes=changes: changes)  # type: ignore[misc]
+        times = [f"{count}: {(decode_ms if count in rows else prompt_ms)(bare, count):.3f}" for count in tokens]
+        print(f"table {name} | {' | '.join(times)} ms", flush=True)
         bare.device.close()
         del bare
         free()
+
+
+def prompt_ms(bare: Any, tokens: int) -> float:
+    prompts = -(-tokens // 1024)
+    plans = [bare.plan(prompts, 0, tokens // prompts, True)] * max(8, 60_000 // tokens)
+    gaps, _ = bare.run(plans)
+    return statistics.median(gaps[len(gaps) // 5 :])
 
 
 def main() -> None:

@@ -179,6 +179,11 @@ def _product(
         return None
 
 
+def forget() -> None:
+    """Look products up again: the chip's table has changed."""
+    _product.cache_clear()
+
+
 def _dense(*tensors: torch.Tensor) -> bool:
     """True where the kernels can read all of them; AlgoCheck is told sizes, but no addresses."""
     return all(tensor.is_contiguous() and tensor.data_ptr() % 16 == 0 for tensor in tensors)

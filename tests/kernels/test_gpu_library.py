@@ -60,11 +60,11 @@ def test_in_a_graph() -> None:
 def test_what_the_library_does_not_know_is_computed_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     unknown = LibraryAlgorithm(tile=60_000, stages=35, custom=0, cluster=2, swizzle=0)
     monkeypatch.setattr(library_linear, "library_algorithm", lambda *_, **sizes: unknown)
-    library_linear._product.cache_clear()
+    library_linear.forget()
     x, weight = numbers(40, 128), numbers(64, 128)
     assert library_linear._product(x.device, x.dtype, 40, 64, 128, False) is None
     assert torch.equal(linear(x, weight), torch.nn.functional.linear(x, weight))
-    library_linear._product.cache_clear()
+    library_linear.forget()
 
 
 def test_what_is_not_dense_is_computed_by_torch() -> None:

@@ -46,9 +46,9 @@ class Library:
 def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
     fake = Library()
     monkeypatch.setattr(library_linear, "library", lambda device: fake)
-    library_linear._product.cache_clear()
+    library_linear.forget()
     yield fake
-    library_linear._product.cache_clear()
+    library_linear.forget()
 
 
 def make() -> Product:
