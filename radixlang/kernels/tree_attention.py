@@ -65,12 +65,13 @@ def _tree_kernel(
     PRECISION: tl.constexpr,
     CHAINED: tl.constexpr,
 ):
-    release(CHAINED)
     # the work was written before any layer ran
     units = tl.load(number_ptr) * KV_HEADS
     lane = tl.arange(0, BLOCK_M)
     d = tl.arange(0, BLOCK_D)
     wait(CHAINED)
+    # Only now: the kernel behind reads the rows' own keys beside this one, and those are there from here on.
+    release(CHAINED)
     for unit in range(tl.program_id(0), units, tl.num_programs(0)):
         kv_head = unit % KV_HEADS
         item = items_ptr + unit // KV_HEADS * ITEM
@@ -205,6 +206,7 @@ def tree_attention(
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         num_warps=tile.warps,
         num_stages=tile.stages,
+        **({"maxnreg": tile.registers} if tile.registers else {}),
         **chain.options(),
     )
     return Prefixes(work.begins, work.used, partial, lse)
