@@ -44,14 +44,13 @@ PEERS = {
 #: block of queries, of keys, warps, stages, programs a multiprocessor, by descriptor, registers a thread
 TILES = (
     (128, 64, 8, 3, 1, False, 0),
-    (128, 64, 8, 2, 1, False, 0),
     (128, 64, 8, 2, 1, False, 168),
     (128, 64, 8, 2, 1, False, 152),
     (128, 64, 8, 2, 1, False, 128),
     (128, 32, 8, 3, 1, False, 128),
     (64, 64, 4, 2, 1, False, 0),
     (64, 64, 4, 2, 2, False, 0),
-    (64, 64, 4, 2, 2, False, 168),
+    (64, 32, 4, 3, 2, False, 168),
     (128, 64, 8, 3, 1, True, 0),
     (128, 64, 8, 2, 1, True, 168),
     (128, 64, 8, 2, 1, True, 152),

@@ -7,7 +7,6 @@ all before it. Must not know what kernels compute.
 
 from __future__ import annotations
 
-import ctypes
 import os
 from functools import lru_cache
 from typing import Any
@@ -81,20 +80,3 @@ def available() -> bool:
 def options() -> dict[str, Any]:
     """Keyword arguments of a chained launch."""
     return {"CHAINED": True, "launch_pdl": True} if available() else {"CHAINED": False}
-
-
-#: CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT of the CUDA driver
-_CARVEOUT = 9
-
-
-def side_by_side(kernel: Any) -> None:
-    """Give a kernel, as its launch returned it, multiprocessors all of whose memory is shared memory.
-
-    The driver otherwise leaves as much as the kernel's own programs fill, and a kernel beside it would find none.
-    """
-    if available() and kernel is not None and kernel.function not in _wide:
-        _wide.add(kernel.function)
-        ctypes.CDLL("libcuda.so.1").cuFuncSetAttribute(ctypes.c_void_p(kernel.function), _CARVEOUT, 100)
-
-
-_wide: set[int] = set()

@@ -504,7 +504,7 @@ def _launch(
         if pack > 1:
             shape, box = [-1, kv_heads, head_dim], [keys, pack, head_dim]
         k_tiles, v_tiles = (TensorDescriptor.from_tensor(cache.view(shape), box) for cache in (k_cache, v_cache))
-    kernel = _decode_kernel[(kv_heads // pack, rows.shape[0], splits)](
+    _decode_kernel[(kv_heads // pack, rows.shape[0], splits)](
         q,
         k_cache,
         v_cache,
@@ -568,8 +568,6 @@ def _launch(
         num_stages=tile.stages,
         **(chain.options() if tile.chained or prefixes is not None else {"CHAINED": False}),
     )
-    if prefixes is not None:
-        chain.side_by_side(kernel)
     if splits > 1 and not last_joins:
         block_s = next_power_of_2(max(splits, 16))
         _join_kernel[(heads, tokens)](

@@ -172,7 +172,7 @@ def tree_attention(
             TensorDescriptor.from_tensor(cache.view(-1, kv_heads * head_dim), block)
             for cache in (k_cache, v_cache)
         )
-    kernel = _tree_kernel[(tile.programs,)](
+    _tree_kernel[(tile.programs,)](
         q,
         k_cache,
         v_cache,
@@ -209,5 +209,4 @@ def tree_attention(
         **({"maxnreg": tile.registers} if tile.registers else {}),
         **chain.options(),
     )
-    chain.side_by_side(kernel)
     return Prefixes(work.begins, work.used, partial, lse)
