@@ -206,7 +206,6 @@ def tree_attention(
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         num_warps=tile.warps,
         num_stages=tile.stages,
-        **({"maxnreg": tile.registers} if tile.registers else {}),
         **chain.options(),
     )
     return Prefixes(work.begins, work.used, partial, lse)

@@ -83,8 +83,7 @@ class TreeTile:
 
     What decides whether it pays: a tile's sweep takes as long as `sweep_cost` rows take to read the same keys, and
     reading `least_bytes` less in every layer makes up for the kernels it needs. A node's keys are shared out among
-    programs, `chunk` and more to each. `tma` as in `ExtendTile`. `registers`, most a thread, 0 for any number: with
-    few, programs of the kernel behind find room beside these.
+    programs, `chunk` and more to each. `tma` as in `ExtendTile`.
     """
 
     block_m: int
@@ -96,7 +95,6 @@ class TreeTile:
     sweep_cost: int
     least_bytes: int
     tma: bool = False
-    registers: int = 0
 
 
 @dataclass(frozen=True)
@@ -278,7 +276,6 @@ def tree_tile(
         sweep_cost=entry.get("sweep_cost", TREE_SWEEP_COST),
         least_bytes=entry.get("least_mib", TREE_LEAST_MIB) << 20,
         tma=tile.tma,
-        registers=entry.get("registers", 0),
     )
 
 
