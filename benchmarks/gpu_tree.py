@@ -41,22 +41,23 @@ PEERS = {
     "shared, warm, s": "3.67 / 3.48",
     "nothing shared, s": "16.6 / 16.4",
 }
-#: block of queries, of keys, warps, stages, programs a multiprocessor, by descriptor, registers a thread
+#: block of queries, of keys, warps, stages, programs a multiprocessor, least keys of an item, loaded by descriptor
 TILES = (
-    (128, 64, 8, 3, 1, False, 0),
-    (128, 64, 8, 2, 1, False, 168),
-    (128, 64, 8, 2, 1, False, 152),
-    (128, 64, 8, 2, 1, False, 128),
-    (128, 32, 8, 3, 1, False, 128),
-    (64, 64, 4, 2, 1, False, 0),
-    (64, 64, 4, 2, 2, False, 0),
-    (64, 32, 4, 3, 2, False, 168),
-    (128, 64, 8, 3, 1, True, 0),
-    (128, 64, 8, 2, 1, True, 168),
-    (128, 64, 8, 2, 1, True, 152),
-    (128, 64, 8, 2, 1, True, 128),
-    (64, 64, 4, 2, 1, True, 0),
-    (64, 64, 4, 2, 2, True, 168),
+    (128, 64, 8, 3, 1, 256, False),
+    (128, 64, 8, 2, 1, 256, False),
+    (128, 64, 8, 2, 2, 256, False),
+    (128, 64, 4, 2, 1, 256, False),
+    (128, 128, 8, 2, 1, 256, False),
+    (128, 32, 8, 4, 1, 256, False),
+    (64, 64, 4, 3, 2, 256, False),
+    (64, 64, 4, 2, 3, 256, False),
+    (128, 64, 8, 3, 1, 512, False),
+    (128, 128, 8, 2, 1, 256, True),
+    (128, 64, 8, 3, 1, 256, True),
+    (128, 64, 8, 4, 1, 256, True),
+    (128, 64, 4, 3, 1, 256, True),
+    (64, 64, 4, 3, 2, 256, True),
+    (64, 128, 4, 2, 2, 256, True),
 )
 
 
@@ -204,8 +205,8 @@ class Layer:
         kv = KvShape(self.HEADS, self.KV_HEADS, self.DIM, 2, self.page)
         return PrefixPlanner(tile, kv).plan(self.rows, self.starts, self.table)
 
-    def times(self, tile: tuning.TreeTile | None) -> tuple[float, float, float]:
-        """µs of the tree's kernel, of what comes behind it, and of both; without a tile of the latter alone."""
+    def times(self, tile: tuning.TreeTile | None) -> tuple[float, float]:
+        """µs of the tree's kernel and of what comes behind it; without a tile of the latter alone."""
         from radixlang.kernels.decode_attention import decode_attention
         from radixlang.kernels.tree_attention import tree_attention
 
@@ -216,8 +217,7 @@ class Layer:
             )  # fmt: skip
 
         if tile is None:
-            alone = timed(lambda i: behind(None), 20)
-            return 0.0, alone, alone
+            return 0.0, timed(lambda i: behind(None), 20)
         plan = self.plan(tile)
         assert plan is not None
         packed = np.zeros(tree_size(self.ROWS), np.int32)
@@ -228,7 +228,7 @@ class Layer:
             return tree_attention(self.q, self.kv[0], self.kv[1], self.pages, work, scale=0.09, tile=tile)
 
         prefixes = tree(0)
-        return timed(tree, 20), timed(lambda i: behind(prefixes), 20), timed(lambda i: behind(tree(i)), 20)
+        return timed(tree, 20), timed(lambda i: behind(prefixes), 20)
 
 
 def kernels(page: int) -> Rows:
@@ -240,18 +240,18 @@ def kernels(page: int) -> Rows:
     for name, groups in (("one prefix of 2,048", 1), ("two levels of 1,024", 8)):
         layer = Layer(2048, 192, groups, page)
         out[f"{name}: without, µs"] = layer.times(None)[1]
-        for block_m, block_n, warps, stages, per_unit, tma, registers in TILES:
+        for block_m, block_n, warps, stages, per_unit, chunk, tma in TILES:
             if tma and page % block_n:
                 continue  # a page must hold the tile
-            sizes = {"block_m": block_m, "block_n": block_n, "warps": warps, "stages": stages, "tma": tma}
-            sizes["registers"] = registers
+            sizes = {"block_m": block_m, "block_n": block_n, "warps": warps, "stages": stages, "chunk": chunk}
+            sizes["tma"] = tma
             tile = replace(base, **sizes, programs=per_unit * chip.units)
             try:
-                first, second, both = layer.times(tile)
+                first, second = layer.times(tile)
             except Exception as error:  # a tile may not fit
                 out[f"{name}: {sizes}"] = type(error).__name__
                 continue
-            out[f"{name}: {sizes}, {per_unit} a unit: tree, behind, both, µs"] = f"{first:.1f}, {second:.1f}, {both:.1f}"
+            out[f"{name}: {sizes}, {per_unit} a unit: tree + behind, µs"] = f"{first:.1f} + {second:.1f}"
         del layer
         free()
     return out

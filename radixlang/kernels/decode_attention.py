@@ -203,8 +203,7 @@ def _decode_kernel(
         v_keys = pages * v_page + keys % PAGE * v_slot + column * v_head
         prefetch(k_base + k_keys[:, None] + line[None, :], wanted)
         prefetch(v_base + v_keys[:, None] + line[None, :], wanted)
-    if not TREE:
-        wait(CHAINED)
+    wait(CHAINED)
 
     lane = tl.arange(0, BLOCK_M)
     # rows of the tile: the heads of one query, then those of the next
@@ -245,6 +244,11 @@ def _decode_kernel(
             acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32) + v_new.to(tl.float32)[None, :]
     else:
         q = tl.load(q_ptr + token[:, None] * q_token + head[:, None] * q_head + d[None, :], mask=there, other=0.0)
+    if TREE:
+        slots_used = tl.where(split == 0, tl.load(used_ptr + b), 0)
+        m, l, acc = _from_prefix(
+            m, l, acc, prefix_ptr, prefix_lse_ptr, token * heads + head, slots_used, used, prefix_slots, D, BLOCK_D
+        )
     if UPCAST:
         q = q.to(tl.float32)
     # Two runs of tiles: by descriptor those that every query sees whole, and the others, which pay for masks.
@@ -291,13 +295,6 @@ def _decode_kernel(
             k_head,
             v_head,
             KEYS_LEFT,
-        )
-    if TREE:
-        # the tree's kernel let this one in when all before it had finished, and may still be at work
-        wait(CHAINED)
-        slots_used = tl.where(split == 0, tl.load(used_ptr + b), 0)
-        m, l, acc = _from_prefix(
-            m, l, acc, prefix_ptr, prefix_lse_ptr, token * heads + head, slots_used, used, prefix_slots, D, BLOCK_D
         )
     if SPLIT:
         place = (token * heads + head) * num_splits + split
@@ -566,7 +563,7 @@ def _launch(
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         num_warps=tile.warps,
         num_stages=tile.stages,
-        **(chain.options() if tile.chained or prefixes is not None else {"CHAINED": False}),
+        **(chain.options() if tile.chained else {"CHAINED": False}),
     )
     if splits > 1 and not last_joins:
         block_s = next_power_of_2(max(splits, 16))

@@ -65,13 +65,12 @@ def _tree_kernel(
     PRECISION: tl.constexpr,
     CHAINED: tl.constexpr,
 ):
+    release(CHAINED)
     # the work was written before any layer ran
     units = tl.load(number_ptr) * KV_HEADS
     lane = tl.arange(0, BLOCK_M)
     d = tl.arange(0, BLOCK_D)
     wait(CHAINED)
-    # Only now: the kernel behind reads the rows' own keys beside this one, and those are there from here on.
-    release(CHAINED)
     for unit in range(tl.program_id(0), units, tl.num_programs(0)):
         kv_head = unit % KV_HEADS
         item = items_ptr + unit // KV_HEADS * ITEM
