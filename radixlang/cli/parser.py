@@ -41,7 +41,7 @@ UNAVAILABLE: dict[str, tuple[str, ...]] = {
         *("--enable-pd-role-switch", "--enable-pdmux", "--encoder-", "--language-only"),
     ),
     "several nodes": (
-        *("--nnodes", "--node-rank", "--dist-init-addr", "--dist-timeout", "--nccl-port"),
+        *("--dist-init-addr", "--dist-timeout", "--nccl-port"),
         *("--master-addr", "--master-port", "--use-ray"),
     ),
     "placement of several devices": (
@@ -49,7 +49,7 @@ UNAVAILABLE: dict[str, tuple[str, ...]] = {
         *("--enable-dp-attention", "--enable-dp-lm-head", "--attn-cp-size", "--enable-prefill-cp", "--dcp-size"),
     ),
     "expert parallelism": (
-        *("--ep", "--ep-", "--moe-", "--enable-ep-moe", "--enable-deepep-moe", "--deepep-mode", "--enable-eplb"),
+        *("--ep-", "--moe-", "--enable-ep-moe", "--enable-deepep-moe", "--deepep-mode", "--enable-eplb"),
         *("--eplb-", "--init-expert-location", "--elastic-ep-backend", "--disable-shared-experts-fusion", "--kt-"),
     ),
     "this choice of CUDA graphs": (

@@ -101,6 +101,9 @@ class DeviceConfig:
     tp_size: int = flag(1, "Devices of this host that share one model.", "--tp", "--tensor-parallel-size")
     dp_size: int = flag(1, "Data-parallel replicas.", "--dp", "--data-parallel-size")
     pp_size: int = flag(1, "Pipeline stages.", "--pp", "--pipeline-parallel-size")
+    ep_size: int = flag(1, "Devices that share a layer's experts.", "--ep", "--expert-parallel-size")
+    nnodes: int = flag(1, "Hosts that share one model.")
+    node_rank: int = flag(0, "Which of these hosts this one is.")
 
 
 @dataclass(frozen=True)
@@ -329,9 +332,11 @@ ALIASES = {
     "tp": "tp_size",
     "dp": "dp_size",
     "pp": "pp_size",
+    "ep": "ep_size",
     "tensor_parallel_size": "tp_size",
     "data_parallel_size": "dp_size",
     "pipeline_parallel_size": "pp_size",
+    "expert_parallel_size": "ep_size",
     "gpu_memory_utilization": "mem_fraction_static",
     "max_model_len": "context_length",
     "max_num_seqs": "max_running_requests",

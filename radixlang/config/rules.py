@@ -117,8 +117,9 @@ def resolved(config: Config) -> Config:
     if not m.model_path:
         raise ConfigError("--model-path is required: a folder, a .gguf file, a hub id, or 'default'.")
     need(1 <= d.tp_size <= MOST_RANKS, "tp_size", d.tp_size, f"between 1 and {MOST_RANKS}")
-    for name in ("dp_size", "pp_size"):
+    for name in ("dp_size", "pp_size", "ep_size", "nnodes"):
         need(getattr(d, name) == 1, name, getattr(d, name), "1 in this version (--tp-size takes more devices)")
+    need(d.node_rank == 0, "node_rank", d.node_rank, "0 in this version, which runs on one host")
     named = re.fullmatch(r"[a-z]+(:[0-9]{1,3})?", d.device)
     need(named is not None, "device", repr(d.device), "auto, or a kind such as cuda, or one of them: cuda:1")
     for name, value, most in (

@@ -189,6 +189,10 @@ def test_inline_has_one_rank(tiny):
         start(tiny, inline=True)
 
 
-def test_replicas_and_stages_are_still_one():
-    with pytest.raises(ConfigError, match="--pp-size must be 1"):
-        Config.from_flat(model_path="m", pp_size=2).resolve()
+@pytest.mark.parametrize("name", ["dp_size", "pp_size", "ep_size", "nnodes", "node_rank"])
+def test_other_ways_to_spread_are_still_one(name):
+    flag = f"--{name.replace('_', '-')}"
+    none = 0 if name == "node_rank" else 1
+    Config.from_flat(model_path="m", **{name: none}).resolve()
+    with pytest.raises(ConfigError, match=f"{flag} must be {none} in this version"):
+        Config.from_flat(model_path="m", **{name: none + 1}).resolve()
