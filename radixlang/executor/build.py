@@ -23,7 +23,7 @@ from radixlang.memory.host_pool import page_bytes
 from radixlang.memory.kv_pool import KvPool
 from radixlang.memory.request_table import RequestTable
 from radixlang.memory.sizing import Memory, check_rows, kv_pages, wanted_pages
-from radixlang.models import load_model, load_spec
+from radixlang.models import load_model, load_spec, weight_numbers
 from radixlang.models.shards import Shards
 from radixlang.models.spec import ModelSpec
 from radixlang.parallel import connect
@@ -113,8 +113,9 @@ def build_executor(
         )
 
     fraction = config.device.mem_fraction_static
-    # What has no room without weights has none beside them.
-    most_pages = kv_pages(kv_page, memory(0), wanted, fraction=fraction)
+    # On a CPU weights stay as they are stored; elsewhere, ranks have a share each and what they repeat.
+    expected = 0 if kind == "cpu" else weight_numbers(whole) * dtype.itemsize // ranks
+    most_pages = kv_pages(kv_page, memory(expected), wanted, fraction=fraction)
     check_host_tier(config, kind, kv_page, most_pages * kv_page, free_host_memory() // ranks)
     check_page(kv_page)
     parallel = connect(rank, ranks, meeting, platform.device)

@@ -6,6 +6,7 @@ is `load_model`, for the device column.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -143,6 +144,13 @@ def _has_normalize(checkpoint: Checkpoint) -> bool:
     except ValueError as error:
         raise ModelError(f"{modules} is not valid JSON: {error}.") from None
     return any(str(entry.get("type", "")).endswith("Normalize") for entry in entries if isinstance(entry, dict))
+
+
+def weight_numbers(spec: ModelSpec) -> int:
+    """How many numbers the weights of `spec` are."""
+    from radixlang.models.loader import layout_of
+
+    return sum(math.prod(shape) for shape in layout_of(spec).values())
 
 
 def load_model(

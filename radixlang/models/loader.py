@@ -143,6 +143,12 @@ class ShardedWeights(Weights):
         return [stored.part(0, *bounds) for bounds in self._shards.rows[name]]
 
 
+def layout_of(spec: ModelSpec) -> Layout:
+    """The tensors that a checkpoint of `spec` must hold."""
+    layout: Layout = _resolve(family_of(spec.architecture).layout)(spec)
+    return layout
+
+
 def load(
     spec: ModelSpec,
     model: ModelConfig,
@@ -154,8 +160,7 @@ def load(
 ) -> Model:
     """See `radixlang.models.load_model`."""
     shards = Shards(spec, parallel.rank, parallel.size)
-    family = family_of(spec.architecture)
-    layout: Layout = _resolve(family.layout)(spec)
+    family, layout = family_of(spec.architecture), layout_of(spec)
     source: WeightSource
     if model.load_format == "dummy":
         source = DummySource(layout, spec, device)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from radixlang.attention import BACKENDS, EXACT_BACKENDS, AttentionBackend
 from radixlang.attention.torch import TorchAttention
@@ -146,3 +147,28 @@ def test_sizes_that_cannot_work_are_said_before_weights_load(
     monkeypatch.setattr("radixlang.executor.build.free_host_memory", lambda: 2**20)
     with pytest.raises(ConfigError, match=words):
         build(tmp_path, **options)
+
+
+class SmallAccelerator:
+    """Of memory for the KV, and for half of the weights beside it."""
+
+    device = torch.device("cuda")
+
+    def total_memory(self) -> int:
+        return 400_000
+
+    free_memory = total_memory
+
+    def default_dtype(self, stored: str) -> torch.dtype:
+        return torch.bfloat16
+
+
+@pytest.mark.parametrize(("dtype", "mebibytes"), [("bfloat16", 10), ("float32", 20)])
+def test_weights_without_room_are_refused_before_they_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, mebibytes: int
+) -> None:
+    monkeypatch.setattr("radixlang.executor.build.find_platform", lambda *_: SmallAccelerator())
+    monkeypatch.setattr("radixlang.executor.build.load_model", lambda *_: pytest.fail("weights were loaded"))
+    monkeypatch.setitem(LLAMA, "vocab_size", 5 * 2**20 // 128)
+    with pytest.raises(ConfigError, match=f"beside {mebibytes} MiB of weights .* take a smaller model"):
+        build(tmp_path, dtype=dtype, attention_backend="torch_native", max_running_requests=1, device="cuda")
