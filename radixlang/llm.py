@@ -43,6 +43,9 @@ T = TypeVar("T")
 B = TypeVar("B", bound=msgspec.Struct)
 Answer = dict[str, Any]
 
+_PROMPTS = {"text", "input_ids", "messages"}
+"""arguments in which half a surrogate pair is read as U+FFFD"""
+
 
 class Engine:
     """A model, ready to answer.
@@ -375,11 +378,32 @@ def _converted(values: dict[str, Any], kind: type[B], method: str) -> B:
     unknown = sorted(set(values) - set(kind.__struct_fields__))
     if unknown:
         raise RequestError(f"Unknown argument {unknown[0]!r} of {method}.", unknown[0])
+    plain = {name: _plain(value) for name, value in values.items()}
+    for name in plain.keys() - _PROMPTS:
+        try:
+            _check_strings(plain[name])
+        except UnicodeEncodeError as error:
+            raise RequestError(f"Argument {name} of {method} is not valid Unicode: {error}.", name) from None
     try:
-        return msgspec.convert({name: _plain(value) for name, value in values.items()}, kind)
+        return msgspec.convert(plain, kind)
     except msgspec.ValidationError as error:
         text = str(error).replace("$.text", "$.prompt")
         raise RequestError(f"Argument of {method}: {text}.") from None
+
+
+def _check_strings(value: Any) -> None:
+    """Refuse half a surrogate pair, which JSON cannot bring and messages between processes cannot hold.
+
+    Raises:
+        UnicodeEncodeError: there is one.
+    """
+    if isinstance(value, str):
+        value.encode()
+    elif isinstance(value, dict):
+        _check_strings(list(value.values()))
+    elif isinstance(value, list):
+        for item in value:
+            _check_strings(item)
 
 
 def _plain(value: Any) -> Any:

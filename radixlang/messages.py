@@ -156,7 +156,7 @@ class Embedding(msgspec.Struct, tag=True, array_like=True):
 
     rid: str
     vector: bytes
-    prompt_tokens: int
+    meta: RequestMeta
 
 
 class Failed(msgspec.Struct, tag=True, array_like=True):

@@ -112,6 +112,8 @@ def _check_given(given: list[str]) -> None:
             raise ConfigError(f"{flag} must be left out with --validate, which plays the record's own runs again.")
         if "--trace" in given and flag in _IN_TRACE:
             raise ConfigError(f"{flag} must be left out with --trace, which holds prompts, lengths and times.")
+    if {"--memory-share", "--max-total-tokens"} <= set(given):
+        raise ConfigError("--max-total-tokens must be left out with --memory-share, which says how much there is.")
 
 
 def settings_of(args: argparse.Namespace, limits: SchedulerLimits) -> Settings:

@@ -91,7 +91,7 @@ def scheduler_limits(config: Config, shape: EngineShape) -> SchedulerLimits:
         prefetch=config.cache.hicache_storage_prefetch_policy,
         least_load=least_load(shape),
         hidden_load=hidden_load(shape) if shape.host_slots else 0.0,
-        encoder=shape.encoder,
+        encoder=shape.whole_prompts,
     )
 
 

@@ -69,5 +69,8 @@ class EngineShape:
     """constraints that rows may follow on the device at a time"""
     host_slots: int = 0
     """KV pages that host memory holds below the pool"""
+    whole_prompts: bool = False
+    """vectors are made of all tokens of a prompt, as an encoder's are: it must be granted whole, and nothing of it
+    can come out of a cache"""
     kv_identity: str = ""
     """hex digits that stand for all that decides which bytes a page of given tokens holds"""

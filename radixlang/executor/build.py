@@ -167,9 +167,12 @@ def build_executor(
     table = RequestTable(running + 1, -(-context // page_size), platform.device)
     executor = DeviceExecutor(model, platform, pool, table, attention, automata)
     host_pages = 0
-    if spec.encoder:  # it has no KV
+    whole_prompts = spec.encoder or (config.model.is_embedding and spec.pooling != "last")
+    if whole_prompts:
         if config.cache.enable_hierarchical_cache or config.cache.hicache_storage_backend != "none":
-            log.warning("--enable-hierarchical-cache and storage change nothing: an encoder has no KV to keep")
+            log.warning(
+                "--enable-hierarchical-cache and storage change nothing: this model keeps no KV of prompts"
+            )
     else:
         free = free_host_memory() // ranks
         host_pages = parallel.least(host_slots(config, kind, page_bytes(pool), pool.nbytes, free))
@@ -199,6 +202,7 @@ def build_executor(
         vocab_size=spec.vocab_size,
         eos_ids=spec.eos_ids,
         encoder=spec.encoder,
+        whole_prompts=whole_prompts,
         weight_bytes=model.weight_bytes,
         kv_bytes=pool.nbytes,
         device=f"{platform.device}: {platform.describe()}",

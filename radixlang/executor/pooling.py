@@ -21,8 +21,5 @@ def pool_rows(
     vectors = pool(hidden, inputs.batch.query_starts, spec.pooling, spec.normalize)
     wanted = np.flatnonzero(plan.pools).tolist()
     cut = [b for b in wanted if spec.pooling != "last" and plan.starts[b] > 0]
-    reason = (
-        f"The {spec.pooling} pooling of this model needs the prompt in one step; "
-        "raise --chunked-prefill-size above its length."
-    )
+    reason = f"The {spec.pooling} pooling of this model needs the prompt in one step."
     return {b: vectors[b] for b in wanted if b not in cut}, dict.fromkeys(cut, reason)

@@ -59,9 +59,9 @@ class Lifecycle:
 
     def arrive(self, request: Request, now: float) -> None:
         """A new request waits."""
+        self._lower.arrived(request, now)  # first: if this fails, nothing is left of the request
         self.requests[request.rid] = request
         self._queue.add(request)
-        self._lower.arrived(request, now)
 
     # ---- rows ----
 

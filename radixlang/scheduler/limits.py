@@ -53,7 +53,7 @@ class SchedulerLimits:
     hidden_load: float = 0.0
     """tokens that are copied from host memory in the time in which one is computed"""
     encoder: bool = False
-    """the model attends both ways and only embeds: a prompt is computed in one grant, nothing is cached"""
+    """the model only embeds, by all tokens of a prompt: that is computed in one grant, nothing is cached"""
 
     @property
     def usable_pages(self) -> int:

@@ -207,8 +207,9 @@ class Pages:
     def pin(self, request: Request) -> None:
         """Keep what the request, which has ended, has left in the tree, as it wishes."""
         if request.pin is not None:
-            match = self.tree.match_prefix(request.tokens.view(), request.namespace, request.priority)
+            match = self.match(request, request.tokens.size)
             self.pins.keep(request.pin.name, match.node, request.pin.seconds)
+            self.unmatch(match)  # a namespace of which nothing is kept goes with it
 
     def view(self, **options: Any) -> dict[str, Any]:
         """A picture of the tree; `options` and the answer are those of `tree_view`."""

@@ -51,7 +51,7 @@ class Results:
             request = requests[index]
             if request.state is not State.ENDED:
                 data = np.asarray(vector, "<f4").tobytes()
-                messages.append(Embedding(request.rid, data, request.prompt_length))
+                messages.append(Embedding(request.rid, data, request.meta()))
                 self._lifecycle.end(request)
         self._totals.generation_tokens += news.size
         if news.rids:

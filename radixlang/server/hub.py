@@ -413,6 +413,7 @@ class Hub:
         if sequence is None:
             return
         sequence.vector = np.frombuffer(message.vector, "<f4")
+        sequence.meta = message.meta
         sequence.first_at = sequence.last_at = self.heard
         self._finish(sequence, {"type": "stop", "matched": None}, self.heard)
         sequence.stream.advanced(sequence)

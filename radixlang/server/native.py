@@ -107,6 +107,8 @@ class EncodeBody(_Refused, kw_only=True):
     rid: Rid | list[Rid | None] | None = None
     dimensions: Annotated[int, Meta(ge=1)] | None = None
     priority: Int32 | list[Int32 | None] | None = None
+    extra_key: str | list[str | None] | None = None
+    cache_salt: str | list[str | None] | None = None
 
 
 def prompts_of(
@@ -370,9 +372,12 @@ async def encode(server: Server, request: Request, body: EncodeBody) -> Response
     requests, as_list = prompts_of(body.text, body.input_ids)
     check_batch(len(requests), "input_ids" if body.text is None else "text")
     rid = _set_rids(body.rid, requests, as_list)
-    for item, priority in zip(requests, _spread(body.priority, "priority", requests, as_list), strict=True):
+    names = ("priority", "extra_key", "cache_salt")
+    columns = (_spread(getattr(body, name), name, requests, as_list) for name in names)
+    for item, priority, extra_key, salt in zip(requests, *columns, strict=True):
         item.embed = True
         item.priority = priority or 0
+        item.namespace = namespace_of(extra_key, salt)
     check_dimensions(server.hub, body.dimensions)
     sequences = await server.hub.generate(requests, rid).collect()
     _count(request, sequences)

@@ -22,6 +22,9 @@ from radixlang.config.rules import MOST_RUNNING
 from radixlang.errors import ConfigError
 from radixlang.scheduler import SchedulerLimits
 
+TOO_FEW = "too few steps, or too much alike, to tell what one costs; record more --sessions."
+"""what is wrong with steps whose fit takes no time"""
+
 
 @dataclass(frozen=True)
 class CostModel:
@@ -47,6 +50,11 @@ class CostModel:
     def decode_seconds(self, rows: int, context: int, steps: int) -> np.ndarray:
         """float64 [steps]: of `steps` decode steps in a row, the first of which reads `context` tokens."""
         return self.decode_step + self.row * rows + self.context * (context + rows * np.arange(steps))
+
+    @property
+    def takes_time(self) -> bool:
+        """Whether every step does. Few or like steps can be fitted without."""
+        return self.decode_step + self.row > 0 and self.prompt_step + self.prompt_token > 0
 
     @classmethod
     def fit(cls, steps: Sequence[Sequence[float]]) -> CostModel:
@@ -97,15 +105,16 @@ class EngineModel:
             raise ConfigError(f"--save-costs {path} cannot be written: {error.strerror}.") from None
 
     @classmethod
-    def read(cls, path: Path) -> EngineModel:
-        """From a file of `write`, or fitted to one of `radixlang bench prefix --record`.
+    def read(cls, path: Path, flag: str = "--costs") -> EngineModel:
+        """From the file that `flag` names: one of `write`, or fitted to one of `radixlang bench prefix --record`.
 
         Raises:
             ConfigError: the file cannot be read, or is neither.
         """
-        data = read_json(path)
+        data = read_json(path, flag)
         try:
-            if data["kind"] == "steps":
+            recorded = data["kind"] == "steps"
+            if recorded:
                 cost = CostModel.fit([step for run in data["runs"] for step in run["steps"]])
             else:
                 cost = msgspec.convert(data["cost"], CostModel)
@@ -114,19 +123,18 @@ class EngineModel:
             limits = msgspec.convert(data["limits"], SchedulerLimits)
             model = cls(limits, cost, bool(data["overlap"]), str(data["device"]))
         except msgspec.ValidationError as error:
-            raise ConfigError(f"--costs {path} holds a value that cannot be: {error}.") from None
+            raise ConfigError(f"{flag} {path} holds a value that cannot be: {error}.") from None
         except (KeyError, TypeError, ValueError):
             raise ConfigError(
-                f"--costs {path} is neither a record of `radixlang bench prefix` nor a file of --save-costs."
+                f"{flag} {path} is neither a record of `radixlang bench prefix` nor a file of --save-costs."
             ) from None
         check_limits(limits)
         for name, value in dataclasses.asdict(cost).items():
             if not 0 <= value < math.inf:
-                raise ConfigError(f"--costs {path}: {name} must be a number of seconds from 0 on, got {value}.")
-        if not (cost.decode_step + cost.row > 0 and cost.prompt_step + cost.prompt_token > 0):
-            raise ConfigError(
-                f"--costs {path}: a step must take some time: decode_step, prompt_step, or their tokens."
-            )
+                raise ConfigError(f"{flag} {path}: {name} must be a number of seconds from 0 on, got {value}.")
+        if not cost.takes_time:
+            edited = "a step must take some time: decode_step, prompt_step, or their tokens."
+            raise ConfigError(f"{flag} {path}: {TOO_FEW if recorded else edited}")
         return model
 
 

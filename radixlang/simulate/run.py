@@ -21,7 +21,7 @@ from radixlang.bench.workloads import Session, read_trace
 from radixlang.errors import ConfigError
 from radixlang.scheduler import POLICIES, SchedulerLimits
 from radixlang.simulate.cluster import Cluster, Load, Simulation
-from radixlang.simulate.cost import CostModel, EngineModel, check_limits, read_json
+from radixlang.simulate.cost import TOO_FEW, CostModel, EngineModel, check_limits, read_json
 from radixlang.simulate.router import ROUTERS
 
 
@@ -129,12 +129,12 @@ def validate(path: Path, model: EngineModel | None, exact: bool = False) -> Repo
     Without a `model` a run is predicted from the steps of the other workloads' runs, if there are any.
 
     Raises:
-        ConfigError: the file is no record.
+        ConfigError: the file is no record, or holds too few steps.
     """
     data = read_json(path, "--validate")
     if not isinstance(data, dict) or data.get("kind") != "steps":
         raise ConfigError(f"--validate {path} is no record of `radixlang bench prefix --record`.")
-    recorded = EngineModel.read(path)
+    recorded = EngineModel.read(path, "--validate")
     load = prefix.Settings.of_plain(data["settings"])
     columns = ["workload", "cache", "", "hit rate %", "total tok/s", "requests/s", "TTFT ms p50", "p90"]
     table, facts = Table(f"Measured and simulated: {path.name}", columns), {}
@@ -143,6 +143,8 @@ def validate(path: Path, model: EngineModel | None, exact: bool = False) -> Repo
         limits = SchedulerLimits(**{**run["limits"], "eos_ids": tuple(run["limits"]["eos_ids"])})
         others = [step for other in data["runs"] if other["workload"] != workload for step in other["steps"]]
         cost = model.cost if model is not None else CostModel.fit(others) if others else recorded.cost
+        if not cost.takes_time:
+            raise ConfigError(f"--validate {path}, workloads beside {workload}: {TOO_FEW}")
         engine = EngineModel(limits, cost, recorded.overlap, recorded.device)
         simulation = Simulation(engine, load.play(workload), Cluster(exact=exact, best=False))
         simulation.run()

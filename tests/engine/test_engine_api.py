@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import os
+import shutil
 import subprocess
 import sys
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -231,3 +234,38 @@ def test_pinned_prompt_stays_until_it_is_let_go(tiny):
             runtime.pin(input_ids=prompt, ttl=10**6)
         with pytest.raises(RequestError, match="Unknown argument 'times' of pin"):
             runtime.pin(input_ids=prompt, times=2)
+
+
+@pytest.mark.parametrize("mode", ["mean_tokens", "cls_token", "lasttoken"])
+def test_vectors_of_a_decoder_do_not_depend_on_what_is_cached(tiny, tmp_path, mode: str) -> None:
+    """Those of all tokens cannot be made from the end of a prompt, whether its beginning is cached, in storage, or
+    in another chunk."""
+    folder = tmp_path / "model"
+    shutil.copytree(tiny, folder)
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({f"pooling_mode_{mode}": True}))
+    prompts = [list(range(3, 63)), list(range(3, 33)), [*range(3, 43), *range(40, 20, -1)], list(range(3, 63))]
+    options: dict[str, Any] = {"is_embedding": True, "page_size": 4, "max_total_tokens": 512, "dtype": "float32"}
+    with engine(str(folder), disable_radix_cache=True, **options) as runtime:
+        want = [runtime.encode(input_ids=prompt)["embedding"] for prompt in prompts]
+    with engine(str(folder), chunked_prefill_size=16, cache_dir=str(tmp_path / "pages"), **options) as runtime:
+        for _ in range(2):
+            got = [runtime.encode(input_ids=prompt)["embedding"] for prompt in prompts]
+            np.testing.assert_allclose(got, want, atol=1e-5)
+        together = [answer["embedding"] for answer in runtime.encode(input_ids=prompts)]
+        np.testing.assert_allclose(together, want, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["extra_key", "cache_salt", "rid"])
+def test_half_a_surrogate_pair_in_a_name_is_refused(tiny_engine, name: str) -> None:
+    """JSON cannot bring one; in the key of a page it would end the engine."""
+    half = "\ud800"
+    for value in (half, [half, "fine"]):
+        ids = [5, 6] if value is half else [[5, 6], [5, 6]]
+        with pytest.raises(RequestError, match=f"Argument {name} of generate is not valid Unicode"):
+            tiny_engine.generate(input_ids=ids, sampling_params=GREEDY, **{name: value})
+    with pytest.raises(RequestError, match="sampling_params of generate is not valid Unicode"):
+        tiny_engine.generate(input_ids=[5, 6], sampling_params={"stop": [half]})
+    with pytest.raises(RequestError, match="id of unpin is not valid Unicode"):
+        tiny_engine.unpin([half])
+    assert tiny_engine.generate(input_ids=[5, 6], sampling_params=GREEDY, **{name: "fine"})["output_ids"]

@@ -203,7 +203,8 @@ class Driver:
                 outcome.failed = message
             elif isinstance(message, Embedding):
                 outcome.embedding = np.frombuffer(message.vector, "<f4")
-                assert message.prompt_tokens == len(unpack_ids(outcome.message.input_ids))
+                assert message.meta.prompt_tokens == len(unpack_ids(outcome.message.input_ids))
+                outcome.metas.append(message.meta)
 
     def _receive_tokens(self, message: Tokens) -> None:
         ids = unpack_ids(message.ids).tolist()

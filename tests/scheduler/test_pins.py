@@ -142,6 +142,7 @@ def test_nothing_is_pinned_of_less_than_a_page_or_without_a_cache() -> None:
     serve(run, "short", [1], "p")
     run.scheduler.check()
     assert run.scheduler.pins() == []
+    assert run.scheduler.pages.tree.roots() == []
     off = driver(radix_cache=False)
     serve(off, "a", [1, 2, 3, 4], "p")
     assert off.scheduler.pins() == []

@@ -261,12 +261,13 @@ def test_embeddings_of_decoders_share_the_cache_and_encoders_compute_whole_promp
     run.add("a", list(range(40)), embed=True)
     run.add("t", list(range(38)), sampling=endless(4))
     finished(run)
-    run.add("b", list(range(40)), embed=True)
+    late = run.add("b", list(range(40)), embed=True)
     run.step()
     assert run.plans[-1].starts.tolist() == [39]
     assert run.plans[-1].pools.tolist() == [True]
     assert run.plans[-1].samples.tolist() == [False]
     finished(run)
+    assert [meta.cached_tokens for meta in late.metas] == [39]
     run = driver(depth, encoder=True, max_prefill_tokens=30)
     for name, size in (("a", 40), ("b", 20), ("c", 9)):
         run.add(name, [1] * size, embed=True)

@@ -57,6 +57,20 @@ def test_queue_limit_turns_away_only_new_arrivals() -> None:
     assert all(run.outcomes[name].finish for name in "abcde")
 
 
+def test_nothing_is_left_of_a_request_that_could_not_be_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = driver()
+    with monkeypatch.context() as patch:
+        patch.setattr(type(run.scheduler.lower), "arrived", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run.add("bad", [1, 2, 3])
+    assert run.scheduler.idle
+    assert len(run.scheduler.queue) == 0
+    del run.outcomes["bad"]
+    run.add("good", [1, 2, 3])
+    run.finish()
+    run.judge_all()
+
+
 def test_same_id_twice_is_refused() -> None:
     run = driver()
     run.add("a", [1, 2])

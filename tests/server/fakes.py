@@ -227,7 +227,8 @@ class FakeEngine:
         if message.embed:
             angles = np.arange(1, HIDDEN + 1) * (sum(prompt) + 1)
             vector = (10 * np.sin(angles)).astype("<f4").tobytes()
-            self.hub.dispatch([Embedding(message.rid, vector, len(prompt))])
+            meta = RequestMeta(len(prompt), min(self.cached, len(prompt) - 1))
+            self.hub.dispatch([Embedding(message.rid, vector, meta)])
             return
         if refused := re.search(r"\[fail:(\d+)\]", text):
             held = message.grammar is not None

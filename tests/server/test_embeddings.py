@@ -55,6 +55,18 @@ def test_wrong_inputs(embedder: Live, given: Any, words: str) -> None:
     assert error["param"] == "input"
 
 
+def test_namespaces_hold_here_too(embedder: Live) -> None:
+    """A decoder that embeds has a prefix cache, and times tell what is in it."""
+    names = {"extra_key": "key", "cache_salt": "salt"}
+    for path, prompts in ((PATH, {"input": ["a", "b"]}), ("/encode", {"text": ["a", "b"]})):
+        embedder.ok(path, prompts | names)
+        assert [request.namespace for request in embedder.engine.received[-2:]] == ["3:keysalt"] * 2
+    embedder.ok("/encode", {"text": ["a", "b"], "cache_salt": [None, "salt"]})
+    assert [request.namespace for request in embedder.engine.received[-2:]] == ["", "0:salt"]
+    assert embedder.refused("/encode", {"text": "a", "cache_salt": ["x"]})["param"] == "cache_salt"
+    assert embedder.refused(PATH, {"input": "a", "cache_salt": ["x"]})["param"] == "cache_salt"
+
+
 @pytest.mark.parametrize("dimensions", [None, 1, HIDDEN // 2, HIDDEN])
 def test_dimensions_cut_and_normalise(embedder: Live, dimensions: int | None) -> None:
     """S12."""

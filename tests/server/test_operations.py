@@ -295,6 +295,22 @@ def test_many_clients_some_of_whom_leave() -> None:
 # ---- metrics ----
 
 
+def test_cached_tokens_of_embeddings_are_counted(embedder: Live) -> None:
+    embedder.engine.cached = 3
+    before = samples(embedder)
+    for prompt in ("hello", "hello you"):
+        embedder.ok("/v1/embeddings", {"input": prompt})
+    embedder.engine.cached = 0
+    after = samples(embedder)
+
+    def more(name: str) -> float:
+        return total(after, name) - total(before, name)
+
+    assert (more("prompt_tokens_total"), more("cached_tokens_total")) == (6 + 10, 2 * 3)
+    assert more("uncached_prompt_tokens_histogram_sum") == 6 + 10 - 2 * 3
+    assert more("queue_time_seconds_count") == 2
+
+
 def test_metrics_idle_busy_idle() -> None:
     """S19: valid text, gauges that fall back to 0, counters that only grow, everything counted somewhere."""
     with live(engine=FakeEngine(delay=0.002), api_key="secret") as server:

@@ -126,6 +126,7 @@ def test_complaints(costs: Path, tmp_path: Path) -> None:
         ([*with_costs, "--replicas", "0"], "at least 1"),
         ([*with_costs, "--trace", str(nothing)], "There is no request in"),
         ([*with_costs, "--trace", str(nothing), "--memory-share", "0.5"], "needs a workload"),
+        ([*with_costs, "--memory-share", "0.5", "--max-total-tokens", "500"], "--max-total-tokens must be left"),
         ([*with_costs, "--validate", str(costs)], "is no record"),
         (["--validate", str(costs), "--save-costs", str(tmp_path / "x")], "--save-costs needs --costs"),
         ([*with_costs, "--json", str(tmp_path / "no" / "x")], "its folder does not exist"),
@@ -178,6 +179,32 @@ def test_a_step_takes_time(costs: Path) -> None:
     costs.write_text(json.dumps(data))
     with pytest.raises(ConfigError, match="a step must take some time"):
         simulate.run(["--costs", str(costs), "--workload", "few-shot", "--sessions", "2"])
+
+
+def test_a_record_of_too_few_steps_says_so(tmp_path: Path) -> None:
+    """They are fitted by a step that takes no time, which is no fault of whoever has edited costs."""
+    load = prefix.Settings(("rag", "chat"), sessions=2, scale=0.2, concurrency=1).plain()
+    figures = Figures(1, 1.0, 8, 0, 0, 1, [], []).facts()
+    good = [[64 * n, 64 * n, 0, 0, 0.01 + 1e-5 * n] for n in range(1, 9)]
+    good += [[0, 0, n, 64 * n, 0.01 + 1e-4 * n] for n in range(1, 9)]
+    few = [[131, 4356, 0, 0, 0.0045], [131, 4356, 0, 0, 0.0046]]
+
+    def record(rag: list[list[float]], chat: list[list[float]]) -> list[str]:
+        limits = dataclasses.asdict(LIMITS)
+        runs = [
+            {"workload": name, "cache": "lru", "figures": figures, "limits": limits, "steps": steps}
+            for name, steps in (("rag", rag), ("chat", chat))
+        ]
+        facts = {"kind": "steps", "limits": limits, "overlap": True, "device": "made up", "settings": load}
+        file = tmp_path / "steps.json"
+        file.write_text(json.dumps({**facts, "runs": runs}))
+        return [str(file)]
+
+    for flag, more in (("--costs", ["--workload", "rag"]), ("--validate", [])):
+        with pytest.raises(ConfigError, match=f"{flag} .*: too few steps, .*--sessions"):
+            simulate.run([flag, *record(few, []), *more])
+    with pytest.raises(ConfigError, match=r"--validate .*, workloads beside chat: too few steps"):
+        simulate.run(["--validate", *record(few, good)])
 
 
 def test_it_starts_without_torch() -> None:

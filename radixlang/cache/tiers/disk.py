@@ -92,14 +92,17 @@ class DiskStorage:
         """
         if not options.folder:
             raise ConfigError("--hicache-storage-backend file needs --cache-dir: the folder to keep pages in.")
-        folder = Path(options.folder).expanduser()
+        try:
+            folder = Path(options.folder).expanduser()
+        except RuntimeError:  # no such user, or one without a home
+            raise ConfigError(f"--cache-dir {options.folder}: there is no such home; write it out.") from None
         probe = folder / f"probe-{os.getpid()}-{threading.get_ident()}"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             probe.touch()
             probe.unlink()
         except OSError as error:
-            reason = "it is a file" if folder.is_file() else error.strerror
+            reason = "it is a file" if os.path.isfile(folder) else error.strerror
             raise ConfigError(
                 f"--cache-dir {options.folder} cannot be written to: {reason}; name a folder in which this user "
                 "may make files."

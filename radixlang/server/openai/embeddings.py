@@ -16,7 +16,7 @@ from radixlang.errors import EngineError, RequestError
 from radixlang.server.hub import Hub
 from radixlang.server.openai.completions import prompts_of
 from radixlang.server.openai.protocol import EmbeddingBody
-from radixlang.server.stream import Sequence
+from radixlang.server.stream import Sequence, namespace_of
 from radixlang.server.web import Server, check_batch, count_tokens, json_response
 
 
@@ -54,6 +54,7 @@ async def embeddings(server: Server, request: Request, body: EmbeddingBody) -> R
     for item in requests:
         item.embed = True
         item.priority = body.priority or 0
+        item.namespace = namespace_of(body.extra_key, body.cache_salt)
     sequences = await hub.generate(requests, body.rid).collect()
     data = []
     for sequence in sequences:

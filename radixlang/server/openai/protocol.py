@@ -174,6 +174,8 @@ class EmbeddingBody(msgspec.Struct, kw_only=True):
     user: str | None = None
     rid: Rid | None = None
     priority: Int32 | None = None
+    extra_key: str | None = None
+    cache_salt: str | None = None
 
 
 class TokenizeBody(msgspec.Struct, kw_only=True):

@@ -429,11 +429,14 @@ def test_what_another_user_keeps_in_the_folder_stops_nobody(
 
 def test_folders_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for folder, words in (("file", "it is a file"), ("file/below", "Not a directory")):
+    long = "x" * 300
+    for folder, words in (("file", "it is a file"), ("file/below", "Not a dir"), (long, "File name too long")):
         with pytest.raises(
-            ConfigError, match=rf"--cache-dir .*{folder} cannot be written to: {words}; name a folder"
+            ConfigError, match=rf"--cache-dir .*{folder} cannot be written to: {words}.*; name a folder"
         ):
             DiskStorage.check(StorageOptions(IDENTITY, SIZE, str(tmp_path / folder)))
+    with pytest.raises(ConfigError, match=r"--cache-dir ~no\.such\.user/pages: there is no such home"):
+        DiskStorage.check(StorageOptions(IDENTITY, SIZE, "~no.such.user/pages"))
     with pytest.raises(ConfigError, match="--cache-dir-size allows 1,000 bytes, but one page of KV takes 1,064"):
         DiskStorage(StorageOptions(IDENTITY, SIZE, str(tmp_path), limit_bytes=SIZE))
 
