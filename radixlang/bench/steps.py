@@ -32,9 +32,9 @@ class Work(NamedTuple):
         rows = int(np.count_nonzero(one))
         if rows == len(one):
             return cls(0, 0, rows, int(plan.starts.sum()))
-        starts, counts = (a[~one].astype(np.int64) for a in (plan.starts, plan.counts))
-        pairs = counts * starts + counts * (counts + 1) // 2
-        return cls(int(counts.sum()), int(pairs.sum()), rows, int(plan.starts[one].sum()))
+        starts, counts = plan.starts[~one].tolist(), plan.counts[~one].tolist()
+        pairs = sum(count * start + count * (count + 1) // 2 for start, count in zip(starts, counts, strict=True))
+        return cls(sum(counts), pairs, rows, int(plan.starts.sum()) - sum(starts))
 
 
 class StepLog:
