@@ -28,10 +28,10 @@ class Work(NamedTuple):
 
     @classmethod
     def of(cls, plan: StepPlan) -> Work:
+        if plan.tokens == plan.size:
+            return cls(0, 0, plan.size, int(plan.starts.sum()))
         one = plan.counts == 1
         rows = int(np.count_nonzero(one))
-        if rows == len(one):
-            return cls(0, 0, rows, int(plan.starts.sum()))
         starts, counts = plan.starts[~one].tolist(), plan.counts[~one].tolist()
         pairs = sum(count * start + count * (count + 1) // 2 for start, count in zip(starts, counts, strict=True))
         return cls(sum(counts), pairs, rows, int(plan.starts.sum()) - sum(starts))

@@ -156,7 +156,7 @@ class StepBuilder:
         else:
             pools = np.zeros(self.size, np.bool_)
             pools[self._pooled] = True
-            masked = np.flatnonzero(samples & columns.constrained[rows]).astype(np.int32)
+            masked = (samples & columns.constrained[rows]).nonzero()[0].astype(np.int32)
             self.tenants = columns.tenant[rows]
         return StepPlan(
             step=self.number,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from radixlang.plan import Ints
+from radixlang.plan import Ints, StepPlan
 from radixlang.scheduler import Scheduler
 from radixlang.scheduler.rows import Longs
 
@@ -34,10 +34,11 @@ class LeapScheduler(Scheduler):
         """All that a row which was just set up will be told, should it keep the row."""
         self.rows.outputs[row, : len(tokens)] = tokens
 
-    def told_next(self, rows: npt.NDArray[np.integer]) -> Ints:
-        """The next token that each of these rows is told."""
-        columns = self.rows
-        return columns.outputs[rows, columns.made[rows]]
+    def drawn(self, plan: StepPlan) -> Ints:
+        """What the step draws, whose result is the next one: in each row the next token that it is told."""
+        columns, decoders = self.rows, self.flights[plan.step].alone
+        rows = decoders.index if decoders is not None else plan.rows[plan.samples]
+        return columns.outputs[rows, columns.made.take(rows)]
 
     def calm(self) -> Calm | None:
         """None when the next step must be planned."""

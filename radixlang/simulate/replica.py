@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from radixlang.bench.steps import Work
-from radixlang.bench.workloads import Text, content
+from radixlang.bench.workloads import tokens_at
 from radixlang.errors import ConfigError
 from radixlang.messages import Failed, Generate, Tokens, pack_ids
 from radixlang.plan import Ints, RowSetup, StepPlan, StepResult
@@ -129,11 +129,11 @@ class Replica:
         """The rest of the answer, a text that begins where the prompt ends."""
         request = self.scheduler.rows.running[setup.row]
         size = request.tokens.size
-        tokens = content([Text(setup.sampling.seed, request.limit - size, size)], self._vocab)
-        self.scheduler.foretell(setup.row, tokens)
+        positions = np.arange(size, request.limit, dtype=np.uint64)
+        self.scheduler.foretell(setup.row, tokens_at(np.uint64(setup.sampling.seed), positions, self._vocab))
 
     def _drawn(self, plan: StepPlan) -> StepResult:
-        return StepResult(plan.step, self.scheduler.told_next(plan.rows[plan.samples]))
+        return StepResult(plan.step, self.scheduler.drawn(plan))
 
     def _take_in(self, job: Job) -> None:
         sampling = SamplingParams(max_new_tokens=job.output, temperature=0, ignore_eos=True, sampling_seed=job.key)
