@@ -43,7 +43,7 @@ class Arrivals:
         Raises:
             RequestError: it can never be served.
         """
-        tokens: Ints = np.array(unpack_ids(message.input_ids), np.int32)
+        tokens: Ints = unpack_ids(message.input_ids)
         limit = self._limit(message, tokens)
         params = message.sampling
         eos_ids = message.eos_ids or self._limits.eos_ids

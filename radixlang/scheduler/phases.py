@@ -70,7 +70,8 @@ class Phases:
     def can_decode(self) -> bool:
         """Some row has something to compute and no prompt."""
         decoders = self.decoders()
-        return bool(self.jumping) or bool((self._rows.computed.take(decoders.index) < decoders.work).any())
+        going = self._rows.computed.take(decoders.index) < decoders.work
+        return bool(self.jumping) or np.count_nonzero(going) > 0
 
     def check(self) -> None:
         """Assert that every running row is in one phase, and that `decoders` are right."""

@@ -56,7 +56,7 @@ class LeapScheduler(Scheduler):
             if not np.array_equal(flight.tenants, decoders.tenants):
                 return None
         # A row whose next token is looked at by itself, such as its first, has no calm step.
-        steps = int((columns.look_from.take(rows) - columns.made.take(rows)).min()) - 1
+        steps = min((columns.look_from.take(rows) - columns.made.take(rows)).tolist()) - 1
         if len(self.queue):
             if self.limits.queue_timeout is not None:
                 return None
@@ -74,8 +74,8 @@ class LeapScheduler(Scheduler):
     def _pages_in(self, rows: npt.NDArray[np.intp], computed: Longs, steps: int) -> Longs:
         """Pages that each row lacks for the tokens of so many steps."""
         size = self.limits.page_size
-        missing: Longs = -(-(computed + steps) // size) - self.rows.capacity.take(rows) // size
-        return np.maximum(missing, 0, out=missing)
+        short = computed - self.rows.capacity.take(rows)  # at most 0
+        return np.maximum(short + (steps + size - 1), 0) // size
 
     def leap(self, calm: Calm, steps: int) -> None:
         """Take `steps` of the calm steps."""
@@ -86,10 +86,10 @@ class LeapScheduler(Scheduler):
         if total:
             pages = self.pages.take(total)
             assert pages is not None
-            have = columns.capacity.take(rows) // self.limits.page_size
-            indexes = np.arange(total) + (have + counts - counts.cumsum()).repeat(counts)
+            have = columns.capacity.take(rows) // self.limits.page_size + counts
+            indexes = np.arange(total) + (have - counts.cumsum()).repeat(counts)
             columns.pages[rows.repeat(counts), indexes] = pages
-            columns.capacity[rows] = (have + counts) * self.limits.page_size
+            columns.capacity[rows] = have * self.limits.page_size
         columns.made[rows] += steps
         columns.computed[rows] = calm.computed + steps
         columns.length[rows] += steps
