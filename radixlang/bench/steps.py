@@ -9,8 +9,6 @@ import time
 from collections import deque
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from radixlang.plan import StepPlan, StepResult
 
 
@@ -30,11 +28,15 @@ class Work(NamedTuple):
     def of(cls, plan: StepPlan) -> Work:
         if plan.tokens == plan.size:
             return cls(0, 0, plan.size, int(plan.starts.sum()))
-        one = plan.counts == 1
-        rows = int(np.count_nonzero(one))
-        starts, counts = plan.starts[~one].tolist(), plan.counts[~one].tolist()
-        pairs = sum(count * start + count * (count + 1) // 2 for start, count in zip(starts, counts, strict=True))
-        return cls(sum(counts), pairs, rows, int(plan.starts.sum()) - sum(starts))
+        tokens = pairs = rows = context = 0
+        for start, count in zip(plan.starts.tolist(), plan.counts.tolist(), strict=True):
+            if count == 1:
+                rows += 1
+                context += start
+            else:
+                tokens += count
+                pairs += count * start + count * (count + 1) // 2
+        return cls(tokens, pairs, rows, context)
 
 
 class StepLog:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import random
 
 import msgspec
-import numpy as np
 
 from radixlang.errors import RequestError
 from radixlang.messages import Generate, unpack_ids

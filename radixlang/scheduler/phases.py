@@ -71,7 +71,7 @@ class Phases:
         """Some row has something to compute and no prompt."""
         decoders = self.decoders()
         going = self._rows.computed.take(decoders.index) < decoders.work
-        return bool(self.jumping) or np.count_nonzero(going) > 0
+        return bool(self.jumping or np.count_nonzero(going))
 
     def check(self) -> None:
         """Assert that every running row is in one phase, and that `decoders` are right."""
