@@ -48,7 +48,7 @@ class Phases:
         """The row is about to be given back."""
         if self.prompts.pop(row, None) is None and self.jumping.pop(row, None) is None:
             del self.decoding[row]
-            if self._decoders is not None and row in self._decoders.rows:
+            if self._decoders is not None and row in self._decoders.rows.tolist():
                 self._decoders = None
 
     def decoders(self) -> Decoders:
