@@ -13,15 +13,17 @@ import numpy as np
 
 from radixlang.sampling_params import SamplingParams
 
+_ID = np.dtype("<i4")
+
 
 def pack_ids(ids: Any) -> bytes:
     """Token ids (list or array) as little-endian int32 bytes."""
-    return np.asarray(ids, dtype="<i4").tobytes()
+    return np.asarray(ids, _ID).tobytes()
 
 
 def unpack_ids(data: bytes) -> np.ndarray:
     """int32 array of the packed ids (read-only view)."""
-    return np.frombuffer(data, dtype="<i4")
+    return np.frombuffer(data, _ID)
 
 
 # ---- server → engine ----

@@ -9,8 +9,6 @@ import time
 from collections import deque
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from radixlang.plan import StepPlan, StepResult
 
 
@@ -28,13 +26,17 @@ class Work(NamedTuple):
 
     @classmethod
     def of(cls, plan: StepPlan) -> Work:
-        one = plan.counts == 1
-        rows = int(np.count_nonzero(one))
-        if rows == len(one):
-            return cls(0, 0, rows, int(plan.starts.sum()))
-        starts, counts = (a[~one].astype(np.int64) for a in (plan.starts, plan.counts))
-        pairs = counts * starts + counts * (counts + 1) // 2
-        return cls(int(counts.sum()), int(pairs.sum()), rows, int(plan.starts[one].sum()))
+        if plan.tokens == plan.size:
+            return cls(0, 0, plan.size, int(plan.starts.sum()))
+        tokens = pairs = rows = context = 0
+        for start, count in zip(plan.starts.tolist(), plan.counts.tolist(), strict=True):
+            if count == 1:
+                rows += 1
+                context += start
+            else:
+                tokens += count
+                pairs += count * start + count * (count + 1) // 2
+        return cls(tokens, pairs, rows, context)
 
 
 class StepLog:

@@ -59,21 +59,26 @@ def content(texts: Sequence[Text], vocab: int) -> Ints:
     """Token ids (int32) of the texts, one after the other."""
     if not texts:
         return np.zeros(0, np.int32)
-    keys, lengths, starts = (np.array(column, np.uint64) for column in zip(*texts, strict=True))
+    keys, lengths, starts = np.array(texts, np.uint64).T
     sizes = lengths.astype(np.int64)
-    before = np.cumsum(sizes) - sizes
-    position = np.arange(int(sizes.sum()), dtype=np.uint64) + np.repeat(starts - before.astype(np.uint64), sizes)
-    return tokens_at(np.repeat(keys, sizes), position, vocab)
+    ends = lengths.cumsum()
+    position = np.arange(ends[-1], dtype=np.uint64) + (starts + lengths - ends).repeat(sizes)
+    return tokens_at(keys.repeat(sizes), position, vocab)
 
 
 def tokens_at(key: np.ndarray | np.uint64, position: np.ndarray, vocab: int) -> Ints:
     """The token at each position (uint64) of the texts `key` (uint64, broadcast): the finaliser of SplitMix64
     (Steele et al. 2014) over a counter, scaled to the vocabulary."""
     x = (position + np.uint64(1)) * np.uint64(_GOLDEN) + key
-    x = (x ^ (x >> _S30)) * _A
-    x = (x ^ (x >> _S27)) * _B
+    x ^= x >> _S30
+    x *= _A
+    x ^= x >> _S27
+    x *= _B
     x ^= x >> _S31
-    return (((x >> _S32) * np.uint64(vocab)) >> _S32).astype(np.int32)
+    x >>= _S32
+    x *= np.uint64(vocab)
+    x >>= _S32
+    return x.astype(np.int32)
 
 
 def key_of(*parts: int) -> int:

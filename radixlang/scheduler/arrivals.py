@@ -7,7 +7,6 @@ from __future__ import annotations
 import random
 
 import msgspec
-import numpy as np
 
 from radixlang.errors import RequestError
 from radixlang.messages import Generate, unpack_ids
@@ -43,7 +42,7 @@ class Arrivals:
         Raises:
             RequestError: it can never be served.
         """
-        tokens: Ints = np.array(unpack_ids(message.input_ids), np.int32)
+        tokens: Ints = unpack_ids(message.input_ids)
         limit = self._limit(message, tokens)
         params = message.sampling
         eos_ids = message.eos_ids or self._limits.eos_ids

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class SchedulerLimits:
     def chunked(self) -> bool:
         return self.chunked_prefill_size > 0 and not self.encoder
 
-    @property
+    @cached_property
     def prompt_budget(self) -> int:
         """Prompt tokens of one step."""
         limits = [self.max_prefill_tokens] if self.max_prefill_tokens > 0 else []

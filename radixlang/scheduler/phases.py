@@ -48,7 +48,7 @@ class Phases:
         """The row is about to be given back."""
         if self.prompts.pop(row, None) is None and self.jumping.pop(row, None) is None:
             del self.decoding[row]
-            if self._decoders is not None and row in self._decoders.rows:
+            if self._decoders is not None and row in self._decoders.rows.tolist():
                 self._decoders = None
 
     def decoders(self) -> Decoders:
@@ -70,7 +70,8 @@ class Phases:
     def can_decode(self) -> bool:
         """Some row has something to compute and no prompt."""
         decoders = self.decoders()
-        return bool(self.jumping) or bool((self._rows.computed.take(decoders.index) < decoders.work).any())
+        going = self._rows.computed.take(decoders.index) < decoders.work
+        return bool(self.jumping or np.count_nonzero(going))
 
     def check(self) -> None:
         """Assert that every running row is in one phase, and that `decoders` are right."""

@@ -64,20 +64,21 @@ class Results:
         if alone is not None:
             at, rows = alone.places, alone.index
         else:
-            at = np.flatnonzero(plan.samples)
+            (at,) = plan.samples.nonzero()
             rows = plan.rows[at].astype(np.intp)
         ended = np.zeros(len(at), np.bool_)
         if len(result.ended):
             ended[result.ended] = True
         if columns.given != step.given:
-            here = columns.tenant[rows] == step.tenants[at]
-            # the others have ended, or lost their rows while this token was on its way
-            late = (at[~here].tolist(), tokens[~here].tolist(), ended[~here].tolist())
-            for index, token, end in zip(*late, strict=True):
-                request = step.requests[index]
-                if request.state is not State.ENDED and index not in step.drafts:
-                    self._take_late(request, token, news, result.output_logprobs.get(index), end)
-            at, rows, tokens, ended = at[here], rows[here], tokens[here], ended[here]
+            here = columns.tenant.take(rows) == step.tenants.take(at)
+            if np.count_nonzero(here) < len(here):
+                # the others have ended, or lost their rows while this token was on its way
+                late = (at[~here].tolist(), tokens[~here].tolist(), ended[~here].tolist())
+                for index, token, end in zip(*late, strict=True):
+                    request = step.requests[index]
+                    if request.state is not State.ENDED and index not in step.drafts:
+                        self._take_late(request, token, news, result.output_logprobs.get(index), end)
+                at, rows, tokens, ended = at[here], rows[here], tokens[here], ended[here]
         if columns.bound:
             bound = columns.constrained[rows]
             for index, token in zip(at[bound].tolist(), tokens[bound].tolist(), strict=True):
@@ -87,12 +88,14 @@ class Results:
                     self._turns.take(step.requests[index], token, news, result.output_logprobs.get(index))
             at, rows, tokens, ended = at[~bound], rows[~bound], tokens[~bound], ended[~bound]
         look = columns.append(rows, tokens) | ended
-        if not np.count_nonzero(look):
+        looked = np.count_nonzero(look)
+        if not looked:
             known = alone.rids if alone is not None and rows is alone.index else None
             news.plain(columns.rids.take(rows).tolist() if known is None else known, tokens)
             return
-        plain = ~look
-        news.plain(columns.rids[rows[plain]].tolist(), tokens[plain])
+        if looked < len(look):
+            plain = ~look
+            news.plain(columns.rids[rows[plain]].tolist(), tokens[plain])
         for index, token, end in zip(at[look].tolist(), tokens[look].tolist(), ended[look].tolist(), strict=True):
             request = step.requests[index]
             columns.looked(request)

@@ -73,7 +73,7 @@ class Decoders:
 
 
 def _indexes(which: Bools) -> Ints:
-    return np.flatnonzero(which).astype(np.int32)
+    return which.nonzero()[0].astype(np.int32)
 
 
 def _places(indexes: Ints, which: Bools) -> Ints:
@@ -133,6 +133,12 @@ class Rows:
         """row → request, in order of admission"""
         self.lent = 0
         """rows that are lent"""
+        # What is the same for all `Decoders` but for its length: they have views of it.
+        self._places = np.arange(size)
+        self._counts = np.ones(size, np.int32)
+        self._token_ids = np.full(size, FROM_TABLE, np.int32)
+        self._samples = np.ones(size, np.bool_)
+        self._pools = np.zeros(size, np.bool_)
 
     @property
     def available(self) -> int:
@@ -199,17 +205,17 @@ class Rows:
         return Decoders(
             rows=numbers,
             index=index,
-            places=np.arange(count),
+            places=self._places[:count],
             requests=self.requests.take(index).tolist(),
             rids=self.rids.take(index).tolist(),
             work=self.work.take(index),
             tenants=self.tenant.take(index),
             wishes=_indexes(self.wishes.take(index)),
             masked=_indexes(self.constrained.take(index)),
-            counts=np.ones(count, np.int32),
-            token_ids=np.full(count, FROM_TABLE, np.int32),
-            samples=np.ones(count, np.bool_),
-            pools=np.zeros(count, np.bool_),
+            counts=self._counts[:count],
+            token_ids=self._token_ids[:count],
+            samples=self._samples[:count],
+            pools=self._pools[:count],
         )
 
     # ---- tokens ----

@@ -155,8 +155,11 @@ class StepBuilder:
             pools, masked, self.tenants = self._decoders.pools, self._decoders.masked, self._decoders.tenants
         else:
             pools = np.zeros(self.size, np.bool_)
-            pools[self._pooled] = True
-            masked = np.flatnonzero(samples & columns.constrained[rows]).astype(np.int32)
+            if self._pooled:
+                pools[self._pooled] = True
+            masked = _EMPTY
+            if columns.bound or columns.lent:
+                masked = (samples & columns.constrained[rows]).nonzero()[0].astype(np.int32)
             self.tenants = columns.tenant[rows]
         return StepPlan(
             step=self.number,

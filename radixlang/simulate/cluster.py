@@ -14,8 +14,9 @@ import multiprocessing
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 
 from radixlang.bench.play import Asked, Ideal, Play, answer_key
@@ -62,6 +63,14 @@ class Load(NamedTuple):
     retractions: int
 
 
+Order: TypeAlias = tuple[float, list[Sent]]
+"""`until` and `sent` of `Fleet.run`"""
+Answer: TypeAlias = list[Done] | dict[int, Load] | str
+"""of a run; of the end; an error. Requests are small and many: pickle would take ten times as long."""
+_PACKER = msgspec.msgpack.Encoder()
+_ORDERS, _ANSWERS = msgspec.msgpack.Decoder(Order), msgspec.msgpack.Decoder(Answer)
+
+
 class Fleet:
     """Replicas of one process: those whose number is `first` plus a multiple of `stride`. What is idle costs
     nothing: a replica is made when something is sent to it, and asked for its turns while it has any."""
@@ -105,16 +114,16 @@ class Fleet:
 
 
 def serve(pipe: Connection, model: EngineModel, cluster: Cluster, first: int, stride: int) -> None:
-    """A process of its own: runs its fleet when told, until it is told None."""
+    """A process of its own: runs its fleet when told, until it is told nothing."""
     fleet, collector = Fleet(model, cluster, first, stride), Collector()
-    while (order := pipe.recv()) is not None:
+    while order := pipe.recv_bytes():
         try:
-            pipe.send(fleet.run(*order))
+            pipe.send_bytes(_PACKER.encode(fleet.run(*_ORDERS.decode(order))))
             collector.turn(idle=False)
         except Exception as error:
-            pipe.send(f"{type(error).__name__}: {error}")
+            pipe.send_bytes(_PACKER.encode(f"{type(error).__name__}: {error}"))
             return
-    pipe.send(fleet.loads())
+    pipe.send_bytes(_PACKER.encode(fleet.loads()))
 
 
 class Fleets:
@@ -139,22 +148,30 @@ class Fleets:
         if self._own is not None:
             return self._own.run(until, sent, first)
         for number, pipe in enumerate(self._pipes):
-            pipe.send((until, [item for item in sent if item.replica % self._count == number]))
-        return [done for pipe in self._pipes for done in self._heard(pipe)]
+            part = [item for item in sent if item.replica % self._count == number]
+            pipe.send_bytes(_PACKER.encode((until, part)))
+        done: list[Done] = []
+        for pipe in self._pipes:
+            answer = self._heard(pipe)
+            assert isinstance(answer, list)
+            done += answer
+        return done
 
     def loads(self) -> list[Load]:
         """What each replica has done, in order; the last call."""
         loads = {} if self._own is None else self._own.loads()
         for pipe in self._pipes:
-            pipe.send(None)
+            pipe.send_bytes(b"")
         for pipe in self._pipes:
-            loads |= self._heard(pipe)
+            answer = self._heard(pipe)
+            assert isinstance(answer, dict)
+            loads |= answer
         return [loads[number] for number in sorted(loads)]
 
     @staticmethod
-    def _heard(pipe: Connection) -> Any:
+    def _heard(pipe: Connection) -> list[Done] | dict[int, Load]:
         try:
-            answer = pipe.recv()
+            answer = _ANSWERS.decode(pipe.recv_bytes())
         except EOFError:
             raise EngineError("A process of the simulation has died.") from None
         if isinstance(answer, str):

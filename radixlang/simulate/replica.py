@@ -17,11 +17,11 @@ from radixlang.bench.steps import Work
 from radixlang.bench.workloads import tokens_at
 from radixlang.errors import ConfigError
 from radixlang.messages import Failed, Generate, Tokens, pack_ids
-from radixlang.plan import Ints, StepPlan, StepResult
+from radixlang.plan import Ints, RowSetup, StepPlan, StepResult
 from radixlang.sampling_params import SamplingParams
 from radixlang.scheduler import SchedulerLimits
 from radixlang.simulate.cost import CostModel
-from radixlang.simulate.leap import Calm, LeapScheduler
+from radixlang.simulate.leap import LeapScheduler
 
 
 def vocabulary(limits: SchedulerLimits) -> int:
@@ -50,11 +50,10 @@ class Done(NamedTuple):
 
 @dataclass(slots=True)
 class _Flight:
-    """A launched step whose result is not processed. `shift`: decode steps that it stands for beyond its plan."""
+    """A launched step whose result is not processed; after a leap it stands for the last one leapt over."""
 
     plan: StepPlan
     seconds: float
-    shift: int = 0
 
 
 class Replica:
@@ -74,8 +73,6 @@ class Replica:
         self._cost = cost
         self._overlap = overlap
         self._exact = exact
-        self._keys = np.zeros(limits.max_running_requests + 1, np.uint64)
-        """by row, the text that its answer is"""
         self._arrivals: deque[Job] = deque()
         self._firsts: dict[str, float] = {}
         self._flight: _Flight | None = None
@@ -109,25 +106,34 @@ class Replica:
             self._take_in(self._arrivals.popleft())
         if not self._exact and self._leap(until):
             return
+        previous, self._flight = self._flight, None
+        result = None if previous is None else self._drawn(previous.plan)  # before its rows can change hands
         plan = self.scheduler.schedule(self.time)
         self._hear(self.scheduler.take_messages(), done)
-        previous, self._flight = self._flight, None
         if plan is not None:
             self.steps += 1
             for setup in plan.setups:
-                self._keys[setup.row] = setup.sampling.seed
-            self._flight = _Flight(plan, self._cost.seconds(Work.of(plan)))
-            if not self._overlap:
-                previous, self._flight = self._flight, None
+                self._foretell(setup)
+            flight = _Flight(plan, self._cost.seconds(Work.of(plan)))
+            if self._overlap:
+                self._flight = flight
+            else:
+                previous, result = flight, self._drawn(plan)
         assert previous is not None or plan is not None, "work is left, but nothing is scheduled"
-        if previous is not None:
-            self._pass(previous.seconds)
-            result = StepResult(previous.plan.step, self._tokens(previous))
+        if previous is not None and result is not None:
+            self.time += previous.seconds
+            self.busy += previous.seconds
             self._hear(self.scheduler.process(previous.plan, result, self.time), done)
 
-    def _pass(self, seconds: float) -> None:
-        self.time += seconds
-        self.busy += seconds
+    def _foretell(self, setup: RowSetup) -> None:
+        """The rest of the answer, a text that begins where the prompt ends."""
+        request = self.scheduler.rows.running[setup.row]
+        size = request.tokens.size
+        positions = np.arange(size, request.limit, dtype=np.uint64)
+        self.scheduler.foretell(setup.row, tokens_at(np.uint64(setup.sampling.seed), positions, self._vocab))
+
+    def _drawn(self, plan: StepPlan) -> StepResult:
+        return StepResult(plan.step, self.scheduler.drawn(plan))
 
     def _take_in(self, job: Job) -> None:
         sampling = SamplingParams(max_new_tokens=job.output, temperature=0, ignore_eos=True, sampling_seed=job.key)
@@ -139,12 +145,6 @@ class Replica:
                 f"The simulated engine refused a request ({why}); lower --scale, raise --context-length or "
                 "--max-total-tokens, or leave this workload or trace out."
             )
-
-    def _tokens(self, flight: _Flight) -> Ints:
-        """What the step draws: in each row the text's token at its position."""
-        plan = flight.plan
-        rows, position = plan.rows[plan.samples], (plan.starts + plan.counts)[plan.samples]
-        return tokens_at(self._keys[rows], (position + flight.shift).astype(np.uint64), self._vocab)
 
     def _hear(self, messages: Sequence[object], done: list[Done]) -> None:
         for message in messages:
@@ -169,20 +169,22 @@ class Replica:
             return False
         rows, flight = len(calm.rows), self._flight
         seconds = self._cost.decode_seconds(rows, int(calm.computed.sum()), calm.steps)
-        passing = seconds if flight is None else np.concatenate([[flight.seconds], seconds[:-1]])
+        # times[i] is when turn i begins and turn i - 1 ends; added up one by one, as turns do.
+        times = np.empty(calm.steps + 1)
+        times[0] = self.time
+        if flight is None:
+            times[1:] = seconds
+        else:
+            times[1] = flight.seconds
+            times[2:] = seconds[:-1]
+        times = times.cumsum()
         limit = min(until, self._arrivals[0].arrival) if self._arrivals else until
-        # ends[i] is when turn i ends and turn i + 1 begins; added up one by one, as turns do.
-        ends = np.cumsum(np.concatenate([[self.time], passing]))[1:]
-        steps = min(1 + int(np.searchsorted(ends, limit)), calm.steps)
-        self.scheduler.leap(calm, steps, self._texts(calm, steps))
+        steps = min(1 + int(times[1:].searchsorted(limit)), calm.steps)
+        self.scheduler.leap(calm, steps)
+        now = float(times[steps])
         self.steps += steps
-        self.busy += float(ends[steps - 1]) - self.time
-        self.time = float(ends[steps - 1])
+        self.busy += now - self.time
+        self.time = now
         if flight is not None:
-            flight.shift += steps
             flight.seconds = float(seconds[steps - 1])
         return True
-
-    def _texts(self, calm: Calm, steps: int) -> Ints:
-        positions = calm.known[:, None] + np.arange(steps)
-        return tokens_at(self._keys[calm.rows][:, None], positions.astype(np.uint64), self._vocab)

@@ -66,7 +66,8 @@ class LeastLoaded:
         self._random = np.random.default_rng(seed)
 
     def choose(self, pieces: Sequence[tuple[Hashable, int]], loads: np.ndarray) -> int:
-        return int(self._random.choice(np.flatnonzero(loads == loads.min())))
+        (idle,) = (loads == loads.min()).nonzero()
+        return int(idle[self._random.integers(len(idle))])
 
 
 class CacheAware:
@@ -87,15 +88,15 @@ class CacheAware:
         """prefix → (replica, tokens of its last piece), the one used last at the end"""
 
     def choose(self, pieces: Sequence[tuple[Hashable, int]], loads: np.ndarray) -> int:
-        chain, prefixes, matched, owner = 0, [], 0, None
+        chain, prefixes, matched, total, owner = 0, [], 0, 0, None
         for name, tokens in pieces:
             chain = hash((chain, name, tokens))
             prefixes.append((chain, tokens))
+            total += tokens
             known = self._sent.get(chain)
             if known is not None:
                 owner = known[0]
                 matched += tokens
-        total = sum(tokens for _, tokens in pieces)
         bound = self.TIMES * float(loads.min()) + self.AHEAD
         if owner is None or matched < self.SHARE * total or loads[owner] > bound:
             owner = self._least.choose(pieces, loads)
