@@ -59,7 +59,13 @@ def read_checkpoint(model: ModelConfig) -> Checkpoint:
         config = config_of(path)
     else:
         config = _folder_config(path)
-    config |= _overrides(model)
+    overrides = _overrides(model)
+    if "rope_theta" in overrides and '"rope_theta":' in json.dumps((config | overrides).get("rope_parameters")):
+        raise ModelError(
+            "--json-model-override-args: rope_theta has no effect beside the rope_theta of rope_parameters; override "
+            "rope_parameters instead."
+        )
+    config |= overrides
     return Checkpoint(path, single, config)
 
 

@@ -321,6 +321,23 @@ def test_context_length(folder: Path) -> None:
     assert load_spec(longer).context_length == 65
 
 
+def test_an_override_that_another_setting_hides(folder: Path) -> None:
+    def theta(stored: dict[str, Any] | None, overrides: dict[str, Any]) -> float:
+        (folder / "config.json").write_text(json.dumps(CONFIG | {"rope_parameters": stored}))
+        model = ModelConfig(model_path=str(folder), json_model_override_args=json.dumps(overrides))
+        rope = load_spec(model).layers[0].rope
+        assert rope is not None
+        return rope.theta
+
+    assert theta(None, {"rope_theta": 5000.0}) == 5000.0
+    assert theta({"rope_type": "default"}, {"rope_theta": 5000.0}) == 5000.0
+    whole = {"rope_type": "default", "rope_theta": 9.0}
+    assert theta(whole, {"rope_parameters": {**whole, "rope_theta": 6000.0}}) == 6000.0
+    with pytest.raises(ModelError) as error:
+        theta(whole, {"rope_theta": 5000.0})
+    says(error, "--json-model-override-args", "rope_theta", "override rope_parameters instead")
+
+
 def test_stop_ids_of_both_files(folder: Path) -> None:
     (folder / "generation_config.json").write_text('{"eos_token_id": [7, 2]}')
     assert load_spec(ModelConfig(model_path=str(folder))).eos_ids == (2, 7)
