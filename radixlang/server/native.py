@@ -388,6 +388,7 @@ async def encode(server: Server, request: Request, body: EncodeBody) -> Response
                 "id": sequence.rid,
                 "finish_reason": sequence.finish_reason,
                 "prompt_tokens": sequence.prompt_tokens,
+                "cached_tokens": sequence.cached_tokens,
                 "weight_version": server.config.model.weight_version,
                 "e2e_latency": sequence.finished_at - sequence.received,
             },

@@ -335,6 +335,7 @@ def test_without_a_tokenizer_the_parsers_still_read_texts_of_others() -> None:
 
 def test_encode(embedder: Live) -> None:
     answer = embedder.ok("/encode", {"text": "hello", "rid": "e"})
+    assert answer["meta_info"]["cached_tokens"] == 0
     assert math.isclose(sum(x * x for x in answer["embedding"]), 1, rel_tol=1e-5)
     assert answer["meta_info"]["prompt_tokens"] == 6
     assert answer["meta_info"]["id"] == "e"
