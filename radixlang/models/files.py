@@ -62,8 +62,8 @@ def read_checkpoint(model: ModelConfig) -> Checkpoint:
     overrides = _overrides(model)
     if "rope_theta" in overrides and '"rope_theta":' in json.dumps((config | overrides).get("rope_parameters")):
         raise ModelError(
-            "--json-model-override-args: rope_theta has no effect beside the rope_theta of rope_parameters; override "
-            "rope_parameters instead."
+            "--json-model-override-args: rope_theta has no effect beside the rope_theta of rope_parameters; "
+            "override rope_parameters instead."
         )
     config |= overrides
     return Checkpoint(path, single, config)
