@@ -6,7 +6,6 @@ is `load_model`, for the device column.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -148,9 +147,10 @@ def _has_normalize(checkpoint: Checkpoint) -> bool:
 
 def weight_numbers(spec: ModelSpec) -> int:
     """How many numbers the weights of `spec` are."""
+    from radixlang.models.layout import numbers
     from radixlang.models.loader import layout_of
 
-    return sum(math.prod(shape) for shape in layout_of(spec).values())
+    return numbers(layout_of(spec))
 
 
 def load_model(

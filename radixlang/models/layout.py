@@ -5,9 +5,16 @@ Checked against the file before a single weight is read. Must not import torch.
 
 from __future__ import annotations
 
+import math
+
 from radixlang.models.spec import ModelSpec
 
 Layout = dict[str, tuple[int, ...]]
+
+
+def numbers(layout: Layout) -> int:
+    """How many numbers all its tensors hold."""
+    return sum(math.prod(shape) for shape in layout.values())
 
 
 def decoder_layout(spec: ModelSpec) -> Layout:

@@ -19,7 +19,7 @@ from radixlang.layers.ops import OPS, Ops
 from radixlang.layers.sharded import GatheredHead, ReducedLinear, ShardedEmbedding
 from radixlang.models import Model, family_of
 from radixlang.models.files import read_checkpoint
-from radixlang.models.layout import Layout
+from radixlang.models.layout import Layout, numbers
 from radixlang.models.shards import Shards
 from radixlang.models.weights import DummySource, SafetensorsSource, WeightSource, verify
 from radixlang.parallel import TensorParallel
@@ -56,7 +56,7 @@ class Weights:
         self._method = method
         self._left = dict(layout)
         self._progress = progress
-        self._total = sum(math.prod(shape) for shape in layout.values())
+        self._total = numbers(layout)
         self._done = 0
 
     def linear(self, prefix: str, names: Sequence[str], bias: bool = False) -> Linear:

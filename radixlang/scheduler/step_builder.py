@@ -155,11 +155,8 @@ class StepBuilder:
             pools, masked, self.tenants = self._decoders.pools, self._decoders.masked, self._decoders.tenants
         else:
             pools = np.zeros(self.size, np.bool_)
-            if self._pooled:
-                pools[self._pooled] = True
-            masked = _EMPTY
-            if columns.bound or columns.lent:
-                masked = (samples & columns.constrained[rows]).nonzero()[0].astype(np.int32)
+            pools[self._pooled] = True
+            masked = (samples & columns.constrained[rows]).nonzero()[0].astype(np.int32)
             self.tenants = columns.tenant[rows]
         return StepPlan(
             step=self.number,
